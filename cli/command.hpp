@@ -35,7 +35,8 @@ struct MachineOptions {
   [[nodiscard]] trial::Options trial_options() const;
 };
 
-/// --shape with --dtype, --causal, --window, --scale, --layout; or real tensors with --qkv, or --q, --k and --v
+/// --shape with --dtype, --causal, --window, --scale, --layout, --quantised; or real tensors with --qkv, or --q, --k
+/// and --v
 struct WorkloadOptions {
   std::string shape;
   std::string dtype;
@@ -43,6 +44,7 @@ struct WorkloadOptions {
   std::string window;
   std::optional<double> scale;
   std::string layout;
+  std::string quantised;
   std::string qkv;
   std::string q, k, v;
 
@@ -95,6 +97,7 @@ void add_book(CLI::App& app, int& exit_code);
 void add_dispatch(CLI::App& app, int& exit_code);
 void add_library(CLI::App& app, int& exit_code);
 void add_prebuild(CLI::App& app, int& exit_code);
+void add_calibrate(CLI::App& app, int& exit_code);
 void add_insights(CLI::App& app, int& exit_code);
 void add_serve(CLI::App& app, int& exit_code);
 void add_landscape(CLI::App& app, int& exit_code);

@@ -59,6 +59,7 @@ nlohmann::json family_json(const Family& family, const DeviceFacts& device) {
           {"head_dims", family.head_dims().listed},
           {"masks", masks_of(family)},
           {"features", features_of(family)},
+          {"quantised", family.quantised()},
           {"configs", space_size(variant_knobs(family))},
           {"available", family.device() == DeviceKind::cpu || device.kind == DeviceKind::cuda},
           {"knobs", knobs_json(family.knobs())},
@@ -70,11 +71,12 @@ std::string family_text(const Family& family) {
   for (const Dtype dtype : family.dtypes()) dtypes.emplace_back(to_string(dtype));
   std::string text = fmt::format(
       "{}: {}\n  device {}, requires {}\n  dtypes {}; head dims {}; masks {}; any lengths, grouped heads; "
-      "features: {}; "
+      "features: {}; quantised inputs: {}; "
       "{:.2g} configs\n",
       family.name(), family.description(), to_string(family.device()), family.requirements(), fmt::join(dtypes, ", "),
       family.head_dims().text(), fmt::join(masks_of(family), ", "),
-      features_of(family).empty() ? "none" : join(features_of(family), ", "), space_size(variant_knobs(family)));
+      features_of(family).empty() ? "none" : join(features_of(family), ", "),
+      family.quantised().empty() ? "none" : family.quantised(), space_size(variant_knobs(family)));
   text += knobs_text("knob", family.knobs());
   if (const std::vector<Knob> knobs = specialization_knobs(family.specializations()); !knobs.empty())
     text += "  specialization: a program for launches of the workload's shape alone\n" + knobs_text("part", knobs);

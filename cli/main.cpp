@@ -64,7 +64,8 @@ int main(int argc, char** argv) {
         heed::cli::add_programs,  heed::cli::add_book,     heed::cli::add_dispatch,  heed::cli::add_library,
         heed::cli::add_prebuild,  heed::cli::add_doctor,   heed::cli::add_selftest,  heed::cli::add_profile,
         heed::cli::add_ladder,    heed::cli::add_evidence, heed::cli::add_judge,     heed::cli::add_adopt,
-        heed::cli::add_insights,  heed::cli::add_serve,    heed::cli::add_landscape, heed::cli::add_simulate})
+        heed::cli::add_insights,  heed::cli::add_serve,    heed::cli::add_landscape, heed::cli::add_simulate,
+        heed::cli::add_calibrate})
     command(app, exit_code);
 
   // CLI11 would only say that a subcommand is required.

@@ -15,6 +15,7 @@
 #include "record/json.hpp"
 #include "tensors/npy.hpp"
 #include "tensors/safetensors.hpp"
+#include "verify/accuracy.hpp"
 #include "verify/compare.hpp"
 #include "worker/worker.hpp"
 
@@ -62,6 +63,7 @@ void expect_output(const RunCommandOptions& o, const Workload& workload) {
 struct Result {
   std::map<std::string, HostTensor> tensors;  ///< "o" and "lse"
   std::optional<verify::Comparison> comparison;
+  std::optional<verify::Accuracy> total;  ///< of quantised inputs
   std::size_t rows_checked = 0;
   double us = 0;
   int readings = 0;
@@ -103,7 +105,8 @@ void measure(worker::Worker& worker, const verify::Scene& scene, const DeviceFac
 Result launch(const trial::Built& built, const Workload& workload, const QkvTensors& tensors, const DeviceFacts& device,
               const RunCommandOptions& o) {
   const LaunchPlan plan = built.variant.plan(workload, device);
-  const verify::Scene scene(workload, verify::values_of(tensors), plan, fresh_seed());
+  const verify::InputValues values = verify::values_of(tensors);
+  const verify::Scene scene(workload, values, plan, fresh_seed());
   const std::uint64_t bytes = scene.image().size();
   const std::uint64_t result_at = (bytes + 4095) / 4096 * 4096;
   Result result;
@@ -117,6 +120,7 @@ Result launch(const trial::Built& built, const Workload& workload, const QkvTens
     const std::vector<RowIndex> rows = verify::choose_rows(workload, kOracleFlops, fresh_seed());
     result.rows_checked = rows.size();
     result.comparison = verify::compare(scene, after, verify::make_reference(scene, rows), /*hard_limit=*/false);
+    if (workload.quantised) result.total = verify::total_error(scene, values, after, rows);
   }
   result.tensors = outputs_of(workload, scene, after);
   if (!result.comparison || result.comparison->finding == Finding::none) measure(worker, scene, device, o, result);
@@ -166,6 +170,7 @@ int run(const RunCommandOptions& o) {
                           {"tensors_digest", tensors->digest},
                           {"rows_checked", result.rows_checked}};
     if (result.comparison) all["error"] = record::to_json(result.comparison->error);
+    if (result.total) all["total_error"] = record::to_json(*result.total);
     print(json_text(all, 1) + "\n");
     return 0;
   }
@@ -177,6 +182,11 @@ int run(const RunCommandOptions& o) {
             ? fmt::format("error     max {:.1e}, relative RMS {:.1e} against double precision, over {} rows\n",
                           result.comparison->error.max_abs, result.comparison->error.rel_rms, result.rows_checked)
             : std::string("error     not checked\n"));
+  if (result.total)
+    print(fmt::format(
+        "          total, against the tensors before quantisation: relative RMS {:.1e}, relative L1 {:.1e}, "
+        "1 - cosine {:.1e}, worst row {:.1e}\n",
+        result.total->rel_rms, result.total->rel_l1, 1 - result.total->cosine, result.total->worst_row));
   print(fmt::format("output    {}: {}\n", o.output,
                     format_of(o.output) == Format::npy ? "O" : "o, and lse (natural logarithm, fp32)"));
   return 0;

@@ -69,6 +69,15 @@ std::string worst_text(const verify::GateReport& report) {
                      worst->allowed.max_abs);
 }
 
+// What quantising the inputs cost, beside what the kernel is off by; "" where they are not quantised.
+std::string total_text(const verify::CheckResult& c) {
+  if (!c.total) return {};
+  return fmt::format(
+      "total error against the values before quantisation: rel. RMS {:.1e}, rel. L1 {:.1e}, 1 - cosine "
+      "{:.1e}, worst row {:.1e}",
+      c.total->rel_rms, c.total->rel_l1, 1 - c.total->cosine, c.total->worst_row);
+}
+
 // A line a check: its errors, what is allowed, and what the unfused computation is off by.
 void print_checks(const verify::GateReport& report, bool as_json) {
   remark(as_json, fmt::format("           {:<58} {:>9} {:>9} {:>9}  {:>9} {:>9} {:>9}  {:>9} {:>9}", "check",
@@ -83,6 +92,7 @@ void print_checks(const verify::GateReport& report, bool as_json) {
     if (!c.passed) line += c.required ? "  failed" : fmt::format("  not promised, does not hold: {}", c.text);
     if (c.passed && !c.required) line += "  not promised, holds";
     remark(as_json, line);
+    if (c.total) remark(as_json, fmt::format("           {:<58} {}", "", total_text(c)));
   }
 }
 
@@ -126,6 +136,7 @@ int run_sanitized(const VerifyOptions& o) {
     add("--causal", o.workload.causal);
     add("--window", o.workload.window);
     add("--layout", o.workload.layout);
+    add("--quantised", o.workload.quantised);
     if (o.workload.scale) add("--scale", fmt::format("{}", *o.workload.scale));
     add("--cache", o.machine.cache);
     add("--db", o.store.path);

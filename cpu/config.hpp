@@ -43,6 +43,12 @@ constexpr int of_element(Element element, const Function& function) {
       return function(ElementTraits<Element::bf16>());
     case Element::fp32:
       return function(ElementTraits<Element::fp32>());
+    case Element::e4m3:
+      return function(ElementTraits<Element::e4m3>());
+    case Element::e5m2:
+      return function(ElementTraits<Element::e5m2>());
+    case Element::int8:
+      return function(ElementTraits<Element::int8>());
   }
   return 0;
 }
@@ -96,7 +102,8 @@ enum class Illegal {
   unit,
   pack_gqa,
   group_block,
-  listed_blocks
+  listed_blocks,
+  quantised
 };
 
 constexpr Illegal is_legal(const Config& config, const Problem& problem, const Machine& machine) {
@@ -106,6 +113,7 @@ constexpr Illegal is_legal(const Config& config, const Problem& problem, const M
   if (problem.features.blocks && (kLeastBlock % config.block_m != 0 || config.pack_gqa)) return Illegal::listed_blocks;
   if (config.unit == Unit::matrix) {
     if (!machine.matrix_unit) return Illegal::unit;
+    if (problem.inputs.quantised) return Illegal::quantised;
     return config.block_m % 32 == 0 && config.block_n % 32 == 0 ? Illegal::no : Illegal::group_block;
   }
   if (config.pack_gqa) return Illegal::pack_gqa;
@@ -123,7 +131,7 @@ struct Scratch {
   long long maximum;  ///< (groups, queries)
   long long sum;      ///< (groups, queries)
   long long scores;   ///< (block_n, queries)
-  long long keys;     ///< (block_n, head_dim): K converted to fp32; unused when the inputs are fp32
+  long long keys;     ///< (block_n, head_dim): K converted to fp32; unused when it lies in memory as fp32
   long long values;   ///< (block_n, head_dim): the same for V
   long long total;
 };
@@ -131,7 +139,8 @@ struct Scratch {
 constexpr Scratch scratch_plan(const Config& config, const Problem& problem, int lanes) {
   const auto round = [](long long floats) { return (floats + 15) / 16 * 16; };
   const long long queries = static_cast<long long>(config.tile_vectors) * lanes;
-  const bool in_place = element_bytes(problem.element) == sizeof(float) && !problem.features.pages;
+  const bool in_place =
+      element_bytes(problem.element) == sizeof(float) && !problem.features.pages && !problem.inputs.quantised;
   const long long converted = in_place ? 0 : round(static_cast<long long>(config.block_n) * problem.head_dim);
   Scratch plan{};
   plan.query = 0;

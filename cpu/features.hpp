@@ -11,16 +11,21 @@ namespace heed::cpu {
 inline constexpr float kLog2E = 1.44269504F;
 
 /// The parameters of a block: the launch's own, or, where the program has features, those of the block's entry.
-template <bool kHasFeatures>
+template <Problem kProblem, bool kFeatures = has_features(kProblem.features) || is_quantised(kProblem)>
 struct Held {
   using Type = const ForwardParams&;
-  static Type of(const ForwardParams& launch, long long, int) { return launch; }
+  static Type of(const ForwardParams& launch, long long) { return launch; }
 };
-template <>
-struct Held<true> {
+template <Problem kProblem>
+struct Held<kProblem, true> {
   using Type = const FeatureParams;
-  static FeatureParams of(const ForwardParams& launch, long long entry, int bytes) {
-    return of_entry(static_cast<const FeatureParams&>(launch), static_cast<int>(entry), bytes);
+  static FeatureParams of(const ForwardParams& given, long long entry) {
+    const auto& launch = static_cast<const FeatureParams&>(given);
+    FeatureParams p = of_entry(launch, static_cast<int>(entry),
+                               {element_bytes(q_element(kProblem)), element_bytes(k_element(kProblem)),
+                                element_bytes(v_element(kProblem)), element_bytes(kProblem.element)});
+    if constexpr (is_quantised(kProblem)) take_scales_of_entry(p, launch, static_cast<int>(entry));
+    return p;
   }
 };
 

@@ -51,8 +51,7 @@ class MatrixForward {
 
  public:
   MatrixForward(const ForwardParams& params, long long block, float* scratch)
-      : place_(place_of<kConfig, kProblem>(params, block)),
-        params_(Held<kHasFeatures>::of(params, place_.batch, sizeof(Memory))) {
+      : place_(place_of<kConfig, kProblem>(params, block)), params_(Held<kProblem>::of(params, place_.batch)) {
     char* const base = reinterpret_cast<char*>(scratch);
     packed_ = {base + kPlan.queries, base + kPlan.keys, base + kPlan.values};
     weights_ = base + kPlan.weights;
@@ -325,7 +324,7 @@ class MatrixForward {
   }
 
   const BlockPlace place_;
-  typename Held<kHasFeatures>::Type params_;
+  typename Held<kProblem>::Type params_;
   const Memory* k_ = nullptr;  ///< the head's first key
   const Memory* v_ = nullptr;
   MatrixPacking<kConfig, kProblem> packed_;

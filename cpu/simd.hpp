@@ -7,6 +7,7 @@
 #pragma once
 
 #include "kernels/contract.hpp"
+#include "kernels/eight_bits.hpp"
 
 namespace heed::cpu {
 
@@ -23,6 +24,8 @@ typedef float UnalignedVec [[gnu::vector_size(kLanes * 4), gnu::may_alias, gnu::
 typedef int IntVec [[gnu::vector_size(kLanes * 4), gnu::may_alias]];
 typedef unsigned short HalfVec [[gnu::vector_size(kLanes * 2), gnu::may_alias, gnu::aligned(2)]];
 typedef unsigned UnsignedVec [[gnu::vector_size(kLanes * 4), gnu::may_alias]];
+typedef unsigned char ByteVec [[gnu::vector_size(kLanes), gnu::may_alias, gnu::aligned(1)]];
+typedef signed char SignedByteVec [[gnu::vector_size(kLanes), gnu::may_alias, gnu::aligned(1)]];
 
 inline constexpr float kInfinity = __builtin_inff();
 
@@ -155,6 +158,27 @@ inline Vec to_float(HalfVec bits) {
   }
 }
 
+/// kLanes 8-bit elements as fp32. Subnormal numbers are made of whole ones, for a thread may take those of fp32 as
+/// zeros.
+template <Element kElement>
+inline Vec to_float(ByteVec bytes) {
+  if constexpr (kElement == Element::int8) {
+    return __builtin_convertvector((SignedByteVec)bytes, Vec);
+  } else {
+    constexpr int kMantissa = kElement == Element::e4m3 ? 3 : 2;
+    constexpr int kBiasLess = kElement == Element::e4m3 ? 120 : 112;  // below fp32's
+    constexpr int kFirstNaN = kElement == Element::e4m3 ? 0x7f : 0x7d;
+    const IntVec bits = __builtin_convertvector(bytes, IntVec);
+    const IntVec magnitude = bits & 0x7f;
+    const Vec smallest = (Vec)broadcast((kBiasLess + 1 - kMantissa) << 23);
+    const Vec normal = (Vec)((magnitude << (23 - kMantissa)) + (kBiasLess << 23));
+    Vec value = select(magnitude < (1 << kMantissa), __builtin_convertvector(magnitude, Vec) * smallest, normal);
+    if constexpr (kElement == Element::e5m2) value = select(magnitude == 0x7c, broadcast(kInfinity), value);
+    value = select(magnitude >= kFirstNaN, broadcast(__builtin_nanf("")), value);
+    return (Vec)((IntVec)value | ((bits & 0x80) << 24));
+  }
+}
+
 /// What an element is in memory.
 template <Element kElement>
 struct StoredAs {
@@ -164,6 +188,18 @@ template <>
 struct StoredAs<Element::fp32> {
   using Type = float;
 };
+template <>
+struct StoredAs<Element::e4m3> {
+  using Type = unsigned char;
+};
+template <>
+struct StoredAs<Element::e5m2> {
+  using Type = unsigned char;
+};
+template <>
+struct StoredAs<Element::int8> {
+  using Type = unsigned char;
+};
 template <Element kElement>
 using Stored = typename StoredAs<kElement>::Type;
 
@@ -171,6 +207,8 @@ template <Element kElement>
 inline float load_scalar(const Stored<kElement>* from) {
   if constexpr (kElement == Element::fp32)
     return *from;
+  else if constexpr (sizeof(Stored<kElement>) == 1)
+    return eight_bits_to_float<kElement>(*from);
   else
     return to_float<kElement>(*from);
 }
@@ -178,6 +216,8 @@ template <Element kElement>
 inline Vec load_vector(const Stored<kElement>* from) {
   if constexpr (kElement == Element::fp32)
     return *reinterpret_cast<const UnalignedVec*>(from);
+  else if constexpr (sizeof(Stored<kElement>) == 1)
+    return to_float<kElement>(*reinterpret_cast<const ByteVec*>(from));
   else
     return to_float<kElement>(*reinterpret_cast<const HalfVec*>(from));
 }
@@ -196,13 +236,23 @@ inline void store_vector(Stored<kElement>* to, Vec values) {
     *reinterpret_cast<HalfVec*>(to) = from_float<kElement>(values);
 }
 
-/// `count` 16-bit elements to fp32.
+/// `count` elements to fp32.
 template <Element kElement>
-inline void convert_row(const unsigned short* from, float* to, int count) {
+inline void convert_row(const Stored<kElement>* from, float* to, int count) {
   int i = 0;
-  for (; i + kLanes <= count; i += kLanes)
-    *reinterpret_cast<UnalignedVec*>(to + i) = to_float<kElement>(*reinterpret_cast<const HalfVec*>(from + i));
-  for (; i < count; ++i) to[i] = to_float<kElement>(from[i]);
+  for (; i + kLanes <= count; i += kLanes) *reinterpret_cast<UnalignedVec*>(to + i) = load_vector<kElement>(from + i);
+  for (; i < count; ++i) to[i] = load_scalar<kElement>(from + i);
+}
+
+/// The same of a quantised row: each element times its factor, of which there is one, or one each column.
+template <Element kElement>
+inline void dequantise_row(const Stored<kElement>* from, const float* factors, bool by_column, float* to, int count) {
+  int i = 0;
+  for (; i + kLanes <= count; i += kLanes) {
+    const Vec factor = by_column ? (Vec) * reinterpret_cast<const UnalignedVec*>(factors + i) : broadcast(*factors);
+    *reinterpret_cast<UnalignedVec*>(to + i) = load_vector<kElement>(from + i) * factor;
+  }
+  for (; i < count; ++i) to[i] = load_scalar<kElement>(from + i) * factors[by_column ? i : 0];
 }
 
 }  // namespace heed::cpu

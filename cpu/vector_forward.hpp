@@ -16,6 +16,7 @@
 #include "cpu/config.hpp"
 #include "cpu/exp2.hpp"
 #include "cpu/features.hpp"
+#include "cpu/key_tile.hpp"
 #include "cpu/rows.hpp"
 #include "cpu/simd.hpp"
 
@@ -78,22 +79,22 @@ class VectorForward {
   static constexpr int kDim = kProblem.head_dim;
   static constexpr int kVectors = kConfig.tile_vectors;
   static constexpr int kQueries = kVectors * kLanes;
-  static constexpr bool kConverts = element_bytes(kProblem.element) != sizeof(float);
+  static constexpr bool kQuantised = is_quantised(kProblem);
   static constexpr bool kMasked = kProblem.mask != MaskKind::none;
-  static constexpr bool kHasFeatures = has_features(kProblem.features);
+  static constexpr bool kHasFeatures = has_features(kProblem.features) || kQuantised;
   static constexpr bool kChangesScores = changes_scores(kProblem.features);
   static constexpr bool kPages = kProblem.features.pages;
   static constexpr bool kBlocks = kProblem.features.blocks;
   static constexpr bool kPrefix = kProblem.features.prefix;
   static constexpr bool kDrops = kProblem.features.dropout;
-  static constexpr int kBytes = element_bytes(kProblem.element);
+  using QueryElement = Stored<q_element(kProblem)>;
   static constexpr Scratch kPlan = scratch_plan(kConfig, kProblem, kLanes);
   static_assert(kConfig.block_m % kQueries == 0, "block_m must hold whole register tiles of queries");
 
  public:
   VectorForward(const ForwardParams& params, long long block, float* scratch)
       : place_(place_of<kConfig, kProblem>(params, block)),
-        params_(Held<kHasFeatures>::of(params, place_.batch, kBytes)),
+        params_(Held<kProblem>::of(params, place_.batch)),
         query_(reinterpret_cast<Vec*>(scratch + kPlan.query)),
         out_(reinterpret_cast<Vec*>(scratch + kPlan.out)),
         maximum_(reinterpret_cast<Vec*>(scratch + kPlan.maximum)),
@@ -118,8 +119,8 @@ class VectorForward {
     walk_blocks<kBlocks>(params_, batch_, head_, first_row_, Span{span.begin, span.end}, [&](const Span& walked) {
       for (int tile = walked.begin; tile < walked.end; tile += kConfig.block_n) {
         const int count = min(kConfig.block_n, walked.end - tile);
-        const KeyTile keys = load_tile(params_.k, params_.k_strides, tile, count, walked.end, keys_);
-        const KeyTile values = load_tile(params_.v, params_.v_strides, tile, count, walked.end, values_);
+        const KeyTile keys = load_keys(tile, count, walked.end);
+        const KeyTile values = load_values(tile, count, walked.end);
         for (int group = 0; group < groups_; ++group) process(group, tile, count, keys, values);
       }
     });
@@ -127,12 +128,27 @@ class VectorForward {
   }
 
  private:
-  /// fp32 rows of K or V: where they lie in memory, or converted into scratch.
-  struct KeyTile {
-    const float* rows;
-    long long row_stride;
-    [[nodiscard]] KeyTile from(int row) const { return {rows + row * row_stride, row_stride}; }
-  };
+  [[nodiscard]] KeyRows rows_from(int tile, int count, int keys_end) const {
+    const long long kv_head = head_ / params_.group_size;
+    return {batch_, kv_head, tile, count, keys_end};
+  }
+  /// Rows [tile, tile + count) of K and of V. @param keys_end of the keys that are walked
+  [[nodiscard]] KeyTile load_keys(int tile, int count, int keys_end) const {
+    const KeyRows rows = rows_from(tile, count, keys_end);
+    constexpr Element kElement = k_element(kProblem);
+    if constexpr (kQuantised)
+      if (const TensorScales& scales = params_.k_scales; scales.at != nullptr)
+        return dequantised_tile<kProblem, kElement>(params_, params_.k, params_.k_strides, scales, rows, keys_);
+    return loaded_tile<kConfig, kProblem, kElement>(params_, params_.k, params_.k_strides, rows, keys_);
+  }
+  [[nodiscard]] KeyTile load_values(int tile, int count, int keys_end) const {
+    const KeyRows rows = rows_from(tile, count, keys_end);
+    constexpr Element kElement = v_element(kProblem);
+    if constexpr (kQuantised)
+      if (const TensorScales& scales = params_.v_scales; scales.at != nullptr)
+        return dequantised_tile<kProblem, kElement>(params_, params_.v, params_.v_strides, scales, rows, values_);
+    return loaded_tile<kConfig, kProblem, kElement>(params_, params_.v, params_.v_strides, rows, values_);
+  }
 
   /// Keys that rows [first, end) see.
   [[nodiscard]] auto span_of(int first, int end) const {
@@ -155,54 +171,21 @@ class VectorForward {
       for (int lane = 0; lane < kQueries; ++lane) {
         const int row = group * kQueries + lane;
         const long long offset = base + (first_row_ + row) * params_.q_strides.row;
+        float of_row = scale;
+        if constexpr (kQuantised)
+          if (params_.q_scales.at != nullptr && row < rows_)
+            of_row *= params_.q_scales.at[scale_index(params_.q_scales, batch_, head_, first_row_ + row)];
         for (int d = 0; d < kDim; ++d) {
-          float value = 0;
-          if (row < rows_) {
-            if constexpr (kConverts)
-              value = to_float<kProblem.element>(static_cast<const unsigned short*>(params_.q)[offset + d]);
-            else
-              value = static_cast<const float*>(params_.q)[offset + d];
-          }
-          transposed[d * kQueries + lane] = value * scale;
+          const float value =
+              row < rows_ ? load_scalar<q_element(kProblem)>(static_cast<const QueryElement*>(params_.q) + offset + d)
+                          : 0.0F;
+          transposed[d * kQueries + lane] = value * of_row;
         }
       }
       for (int i = 0; i < kDim * kVectors; ++i) out_[static_cast<long long>(group) * kDim * kVectors + i] = Vec{};
       for (int v = 0; v < kVectors; ++v) {
         maximum_[group * kVectors + v] = broadcast(-kInfinity);
         sum_[group * kVectors + v] = Vec{};
-      }
-    }
-  }
-
-  KeyTile load_tile(const void* tensor, const TensorStrides& strides, int tile, int count, int keys_end,
-                    float* scratch) const {
-    const long long kv_head = head_ / params_.group_size;
-    if constexpr (kPages) {
-      for (int j = 0; j < count; ++j) {
-        const long long row = row_of_keys<true>(params_, strides, batch_, kv_head, tile + j);
-        if constexpr (kConverts)
-          convert_row<kProblem.element>(static_cast<const unsigned short*>(tensor) + row, scratch + j * kDim, kDim);
-        else
-          for (int d = 0; d < kDim; ++d) scratch[j * kDim + d] = static_cast<const float*>(tensor)[row + d];
-      }
-      return {scratch, kDim};
-    } else {
-      const long long row_stride = strides.row;
-      const long long first = row_of_keys<false>(params_, strides, batch_, kv_head, tile);
-      if constexpr (kConverts) {
-        const auto* rows = static_cast<const unsigned short*>(tensor) + first;
-        for (int j = 0; j < count; ++j) {
-          if constexpr (kConfig.prefetch > 0)
-            if (tile + j + kConfig.prefetch < keys_end) __builtin_prefetch(rows + (j + kConfig.prefetch) * row_stride);
-          convert_row<kProblem.element>(rows + j * row_stride, scratch + j * kDim, kDim);
-        }
-        return {scratch, kDim};
-      } else {
-        const auto* rows = static_cast<const float*>(tensor) + first;
-        if constexpr (kConfig.prefetch > 0)
-          for (int j = 0; j < count; ++j)
-            if (tile + j + kConfig.prefetch < keys_end) __builtin_prefetch(rows + (j + kConfig.prefetch) * row_stride);
-        return {rows, row_stride};
       }
     }
   }
@@ -359,17 +342,14 @@ class VectorForward {
       const long long offset = base + (first_row_ + row) * params_.o_strides.row;
       for (int d = 0; d < kDim; ++d) {
         const float value = end.sees ? transposed[d * kQueries + lane] * end.inverse : 0.0F;
-        if constexpr (kConverts)
-          static_cast<unsigned short*>(params_.o)[offset + d] = from_float<kProblem.element>(value);
-        else
-          static_cast<float*>(params_.o)[offset + d] = value;
+        store_scalar<kProblem.element>(static_cast<Stored<kProblem.element>*>(params_.o) + offset + d, value);
       }
       if (params_.lse != nullptr) lse_of<kHasFeatures>(params_, batch_, head_)[first_row_ + row] = end.log_sum;
     }
   }
 
   const BlockPlace place_;
-  typename Held<kHasFeatures>::Type params_;
+  typename Held<kProblem>::Type params_;
   Vec* query_;
   Vec* out_;
   Vec* maximum_;

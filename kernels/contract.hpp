@@ -23,7 +23,7 @@ struct TensorStrides {
   constexpr bool operator==(const TensorStrides&) const = default;
 };
 
-/// One attention problem as a kernel sees it. Shapes, with element type T fixed when the variant is built:
+/// One attention problem as a kernel sees it. Shapes, with element types fixed when the variant is built:
 ///   q (batch, heads, len_q, D)   k (batch, heads_kv, len_k, D)   v (batch, heads_kv, len_k, D)
 ///   o (batch, heads, len_q, D)   lse (batch, heads, len_q), fp32, dense, natural log; null when not asked for
 ///
@@ -81,8 +81,18 @@ struct TensorMaps {
 static_assert(sizeof(ForwardParams) <= 3 * alignof(TensorMaps),
               "the second parameter of an entry begins 192 bytes after the first");
 
-/// Element types a variant may be built for.
-enum class Element { fp16, bf16, fp32 };
+/// Element types a variant may be built for; those of 8 bits for Q, K and V alone (kernels/eight_bits.hpp).
+enum class Element { fp16, bf16, fp32, e4m3, e5m2, int8 };
+
+/// Element types of Q, K and V where they are not all that of O: quantised tensors, whose numbers are element times
+/// scale factor (TensorScales of kernels/attention/scales.hpp).
+struct Inputs {
+  bool quantised = false;  ///< else they are those of O, and what follows is not read
+  Element q = Element::fp16;
+  Element k = Element::fp16;
+  Element v = Element::fp16;
+  constexpr bool operator==(const Inputs&) const = default;
+};
 
 /// Masks a variant may be built for; kernels/attention/mask.hpp says which keys a row sees under them.
 enum class MaskKind {
@@ -158,14 +168,25 @@ inline constexpr int kLeastBlock = 64;
 /// constants of the translation unit. What is taken by value NVRTC keeps, from 13.2 on, in global memory, and reads it
 /// there wherever a function that is no constant expression asks for it: 1.2 MB of PTX instead of 0.25 at b1h8l512d64.
 struct Problem {
-  Element element;
+  Element element;  ///< of O, and of Q, K and V but for quantised inputs
   int head_dim;
   MaskKind mask;
   FixedSizes sizes = {};  ///< none without a specialization
   Specialization specialization = {};
   Features features = {};
+  Inputs inputs = {};
   constexpr bool operator==(const Problem&) const = default;
 };
+
+HEED_HOST_DEVICE constexpr Element q_element(const Problem& p) {
+  return p.inputs.quantised ? p.inputs.q : p.element;
+}
+HEED_HOST_DEVICE constexpr Element k_element(const Problem& p) {
+  return p.inputs.quantised ? p.inputs.k : p.element;
+}
+HEED_HOST_DEVICE constexpr Element v_element(const Problem& p) {
+  return p.inputs.quantised ? p.inputs.v : p.element;
+}
 
 /// The parameters of a launch of a program for these sizes: with them as constants.
 HEED_HOST_DEVICE constexpr ForwardParams with_sizes(const ForwardParams& params, const FixedSizes& sizes) {

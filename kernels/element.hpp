@@ -32,9 +32,47 @@ struct ElementTraits<Element::fp32> {
   static constexpr double largest = 0x1.fffffep127;
 };
 
+template <>
+struct ElementTraits<Element::e4m3> {
+  static constexpr const char* name = "e4m3";
+  static constexpr int bytes = 1;
+  static constexpr int digits = 4;
+  static constexpr double largest = 448;
+};
+
+template <>
+struct ElementTraits<Element::e5m2> {
+  static constexpr const char* name = "e5m2";
+  static constexpr int bytes = 1;
+  static constexpr int digits = 3;
+  static constexpr double largest = 57344;
+};
+
+template <>
+struct ElementTraits<Element::int8> {
+  static constexpr const char* name = "int8";
+  static constexpr int bytes = 1;
+  static constexpr int digits = 7;  ///< beside the sign: of whole numbers
+  static constexpr double largest = 127;
+};
+
 /// Bytes of an element.
 HEED_HOST_DEVICE constexpr int bytes_of(Element element) {
-  return element == Element::fp32 ? ElementTraits<Element::fp32>::bytes : ElementTraits<Element::fp16>::bytes;
+  switch (element) {
+    case Element::fp16:
+      return ElementTraits<Element::fp16>::bytes;
+    case Element::bf16:
+      return ElementTraits<Element::bf16>::bytes;
+    case Element::fp32:
+      return ElementTraits<Element::fp32>::bytes;
+    case Element::e4m3:
+      return ElementTraits<Element::e4m3>::bytes;
+    case Element::e5m2:
+      return ElementTraits<Element::e5m2>::bytes;
+    case Element::int8:
+      return ElementTraits<Element::int8>::bytes;
+  }
+  return 0;
 }
 
 }  // namespace heed

@@ -289,7 +289,7 @@ Refusal read_call(TensorHandle q_tensor, TensorHandle k_tensor, TensorHandle v_t
   p.len_k = len_k;
   p.dim = dim;
   p.dim_v = dim_v;
-  p.dtype_q = p.dtype_kv = p.dtype_o = dtype;
+  p.dtype_q = p.dtype_k = p.dtype_v = p.dtype_o = dtype;
   p.mask = static_cast<std::int32_t>(masking.mask);
   p.window_left = masking.window_left;
   p.window_right = masking.window_right;

@@ -104,7 +104,7 @@ Refusal read_featured_call(TensorHandle q_tensor, TensorHandle k_tensor, TensorH
   heed_problem_init(&p);
   p.device_type = q.device_type == cpu ? HEED_CPU : HEED_CUDA;
   p.device = q.device_type == cpu ? 0 : q.device;
-  p.dtype_q = p.dtype_kv = p.dtype_o = dtype;
+  p.dtype_q = p.dtype_k = p.dtype_v = p.dtype_o = dtype;
   p.mask = static_cast<std::int32_t>(masking.mask);
   p.window_left = masking.window_left;
   p.window_right = masking.window_right;

@@ -26,7 +26,7 @@ int main(int argc, char** argv) {
   problem.device_type = gpu ? HEED_CUDA : HEED_CPU;
   problem.heads = problem.heads_kv = 4;
   problem.len_q = problem.len_k = 128;
-  problem.dtype_q = problem.dtype_kv = problem.dtype_o = gpu ? HEED_BF16 : HEED_FP32;
+  problem.dtype_q = problem.dtype_k = problem.dtype_v = problem.dtype_o = gpu ? HEED_BF16 : HEED_FP32;
   heed_plan* plan = NULL;
   heed_plan_info info;
   heed_plan_info_init(&info);

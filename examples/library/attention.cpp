@@ -42,7 +42,7 @@ int main() try {
   problem.heads = problem.heads_kv = kHeads;
   problem.len_q = kQueries;
   problem.len_k = kKeys;
-  problem.dtype_q = problem.dtype_kv = problem.dtype_o = HEED_FP32;
+  problem.dtype_q = problem.dtype_k = problem.dtype_v = problem.dtype_o = HEED_FP32;
   problem.flags = HEED_WANTS_LSE;
   std::printf("%s", heed::c::explain(problem).c_str());
   const double worst = error_of_run(heed::c::Plan(problem));

@@ -34,7 +34,7 @@
 extern "C" {
 #endif
 
-#define HEED_ABI_VERSION 4
+#define HEED_ABI_VERSION 5
 
 /* NOLINTBEGIN(modernize-use-using): C has no other */
 
@@ -52,8 +52,9 @@ typedef enum heed_status {
 
 typedef enum heed_device_type { HEED_CPU = 0, HEED_CUDA = 1 } heed_device_type;
 
-/* Element types. Sums are fp32 and the log-sum-exp is fp32, whatever the elements are. HEED_BOOL is for biases alone.
- */
+/* Element types. Sums are fp32 and the log-sum-exp is fp32, whatever the elements are. Those of 8 bits are for Q, K and
+ * V alone, with HEED_SCALED; e4m3 and e5m2 are those of the OCP 8-bit Floating Point Specification, e4m3 without
+ * infinities. HEED_BOOL is for biases alone. */
 typedef enum heed_dtype {
   HEED_FP16 = 0,
   HEED_BF16 = 1,
@@ -110,7 +111,11 @@ typedef struct heed_strides {
  * batch strides are from page to page. Key j of entry b is row j % page_size of page page_table[b, j / page_size]. A
  * number of a page that there is not counts as the nearest there is. */
 #define HEED_PAGED (1u << 4)
-#define HEED_SCALED (1u << 5) /* quantised Q, K or V with scale factors */
+/* Those of Q, K and V that are HEED_FP8_E4M3, HEED_FP8_E5M2 or HEED_INT8 are quantised: a number is element times scale
+ * factor, of the place that q_scales, k_scales and v_scales give it. Factors are fp32, positive and finite: a CPU's
+ * plan refuses a run with others, on a GPU what rows see of them shows in O. Those of keys that no row sees may be NaN.
+ */
+#define HEED_SCALED (1u << 5)
 /* Scores are biased by -slope * |own key - key|, a slope each query head; the own key of query i is i + (len_k - len_q)
  * whatever the mask. Press et al., arXiv 2108.12409. */
 #define HEED_HAS_ALIBI (1u << 6)
@@ -134,6 +139,26 @@ typedef struct heed_strides {
 #define HEED_HAS_RELATIVE_BIAS (1u << 11)
 #define HEED_RELATIVE_PAST (1u << 12) /* with it: the table is of the past, keys after the own one count as it */
 
+/* Where the scale factors of a quantised tensor (batch, heads, rows, dim) lie, strides in numbers: that of element
+ * (b, h, r, d) is number b * batch + h * head + r / rows * row + d * dim. A stride of 0 shares factors:
+ *
+ *     a factor for      batch  head  row  dim  rows      dense strides
+ *     all of it         0      0     0    0    0 or 1
+ *     each head         x      x     0    0    0 or 1    (heads, 1)              batch = 0: of all entries alike
+ *     B rows each       x      x     x    0    B         (heads * n, n, 1)       n = ceil(rows / B); B up to 2^20
+ *     each row          x      x     x    0    1         (heads * rows, rows, 1)
+ *     each column of V  x      x     0    1    0 or 1    (heads_kv * dim_v, dim_v, 0, 1)
+ *
+ * Of ragged tensors factors of rows are each row's (rows = 1) of the one tensor, and `batch` is 0. Of pages factors of
+ * rows are a page's: `batch` is from page to page and r counts from the begin of the page; others are an entry's. */
+typedef struct heed_scales {
+  int64_t batch;
+  int64_t head;
+  int64_t row; /* from one block of `rows` rows to the next */
+  int64_t dim;
+  int64_t rows; /* of a block */
+} heed_scales;
+
 typedef struct heed_problem {
   uint32_t struct_size; /* sizeof(heed_problem) */
   uint32_t abi_version; /* HEED_ABI_VERSION */
@@ -146,17 +171,17 @@ typedef struct heed_problem {
   int64_t len_k;
   int64_t dim;     /* of Q and K */
   int64_t dim_v;   /* of V and O */
-  int32_t dtype_q; /* heed_dtype */
-  int32_t dtype_kv;
+  int32_t dtype_q; /* heed_dtype: that of O, or with HEED_SCALED one of 8 bits; so dtype_k and dtype_v */
+  int32_t dtype_k;
+  int32_t dtype_v;
   int32_t dtype_o;
-  int32_t mask;           /* heed_mask */
-  int32_t dtype_bias;     /* with HEED_HAS_BIAS: HEED_FP16, HEED_BF16, HEED_FP32 or HEED_BOOL */
-  int32_t reserved_dtype; /* 0 */
-  int64_t window_left;    /* keys before the own one, -1 for all; also of causal masks */
-  int64_t window_right;   /* keys after it, -1 for all; of window masks alone */
-  double scale;           /* of Q K^T; 0 for 1 / sqrt(dim) */
-  double softcap;         /* scores become softcap * tanh(score / softcap), 1e-30 to 1e30; 0 for none */
-  double dropout;         /* the probability that a probability is dropped, 0 to 1; 0 for none */
+  int32_t mask;         /* heed_mask */
+  int32_t dtype_bias;   /* with HEED_HAS_BIAS: HEED_FP16, HEED_BF16, HEED_FP32 or HEED_BOOL */
+  int64_t window_left;  /* keys before the own one, -1 for all; also of causal masks */
+  int64_t window_right; /* keys after it, -1 for all; of window masks alone */
+  double scale;         /* of Q K^T; 0 for 1 / sqrt(dim) */
+  double softcap;       /* scores become softcap * tanh(score / softcap), 1e-30 to 1e30; 0 for none */
+  double dropout;       /* the probability that a probability is dropped, 0 to 1; 0 for none */
   heed_strides q_strides;
   heed_strides k_strides;
   heed_strides v_strides;
@@ -175,6 +200,9 @@ typedef struct heed_problem {
   heed_strides block_index_strides; /* of (batch, heads, blocks of rows, block_most), `dim` 1; 0 as above */
   int64_t relative_buckets;      /* with HEED_HAS_RELATIVE_BIAS: 4 to 1024, even; with HEED_RELATIVE_PAST 2 to 1024 */
   int64_t relative_max_distance; /* with HEED_HAS_RELATIVE_BIAS: at most 2^16 */
+  heed_scales q_scales;          /* with HEED_SCALED: of those tensors that are quantised; else 0 */
+  heed_scales k_scales;
+  heed_scales v_scales;
   uint32_t flags;
   uint32_t reserved_flags; /* 0 */
   uint64_t reserved[8];    /* 0 */
@@ -204,7 +232,7 @@ typedef struct heed_tensors {
   const int32_t* block_indices;  /* (batch, heads, blocks of rows, block_most), by block_index_strides */
   const int32_t* prefix_lengths; /* (batch) */
   const float* relative_bias;    /* (heads, relative_buckets) */
-  const float* q_scale;
+  const float* q_scale;          /* by q_scales, of a quantised Q, else null */
   const float* k_scale;
   const float* v_scale;
   /* Of problems with dropout, else 0: with batch entry, head, row and key they say what is dropped, in every program

@@ -54,8 +54,9 @@ class Error : public std::runtime_error {
 
 // ------------------------------------------------------------------------------------------------ workloads
 
-/// Element type of Q, K, V and O. Accumulation is fp32 for every one of them; log-sum-exp is always fp32.
-enum class Dtype { fp16, bf16, fp32 };
+/// Element types. Accumulation is fp32 for every one of them; log-sum-exp is always fp32. Those of 8 bits are of Q, K
+/// and V alone, with scale factors: e4m3 and e5m2 (OCP 8-bit Floating Point Specification) and int8.
+enum class Dtype { fp16, bf16, fp32, e4m3, e5m2, int8 };
 
 /// Which keys a query may attend to: bounds around its own key, which is key i for query i where the mask is aligned to
 /// the top left and key i + (len_k - len_q) to the bottom right.
@@ -120,6 +121,33 @@ struct RelativeBias {
   bool operator==(const RelativeBias&) const = default;
 };
 
+/// What shares one scale factor of a quantised tensor.
+enum class ScaleBy {
+  tensor,   ///< all numbers: one factor
+  head,     ///< those of one head of one batch entry: (batch, heads)
+  block,    ///< rows [i B, (i + 1) B) of a head: (batch, heads, ceil(rows / B)); of pages counted in each page anew
+  token,    ///< a row of a head: (batch, heads, rows)
+  channel,  ///< a column of a head, of V alone: (batch, heads_kv, dim_v)
+};
+
+std::string_view to_string(ScaleBy by);
+
+/// A tensor of 8-bit elements: a number is element times scale factor, which is fp32, positive and finite.
+struct QuantisedTensor {
+  Dtype dtype = Dtype::e4m3;  ///< e4m3, e5m2 or int8
+  ScaleBy by = ScaleBy::head;
+  std::int64_t rows = 1;  ///< B of ScaleBy::block, 2 to 2^20; else 1
+  bool operator==(const QuantisedTensor&) const = default;
+};
+
+/// Which of Q, K and V are quantised; the others have the workload's dtype.
+struct Quantised {
+  std::optional<QuantisedTensor> q = {};
+  std::optional<QuantisedTensor> k = {};
+  std::optional<QuantisedTensor> v = {};
+  bool operator==(const Quantised&) const = default;
+};
+
 /// Which blocks of keys a block of rows sees, by named parts: a block that any part names is seen. Blocks are counted
 /// from a row's own key, which masks define too. Without a part all blocks are seen.
 struct BlockPattern {
@@ -143,7 +171,7 @@ constexpr std::size_t size_of(BiasDtype dtype) {
   return dtype == BiasDtype::boolean ? 1 : dtype == BiasDtype::fp32 ? 4 : 2;
 }
 constexpr std::size_t size_of(Dtype dtype) {
-  return dtype == Dtype::fp32 ? 4 : 2;
+  return dtype == Dtype::fp32 ? 4 : dtype == Dtype::fp16 || dtype == Dtype::bf16 ? 2 : 1;
 }
 
 /// One attention problem: O = softmax(scale * Q K^T + mask) V for every batch and query head.
@@ -159,7 +187,7 @@ struct Workload {
   std::int64_t len_k = 1;
   std::int64_t dim = 64;
   std::int64_t dim_v = 64;
-  Dtype dtype = Dtype::fp16;
+  Dtype dtype = Dtype::fp16;  ///< of O, and of those of Q, K and V that are not quantised: fp16, bf16 or fp32
   Mask mask = Mask::none;
   Window window;
   Layout layout = Layout::bhld;
@@ -180,6 +208,7 @@ struct Workload {
                             ///< as entries say, at most this (prefix LM); 0: none
   std::optional<BlockPattern> blocks = {};  ///< rows see listed blocks of keys alone, and of these what the mask leaves
   double dropout = 0;  ///< the probability that a probability is dropped, up to 1 (kernels/attention/dropout.hpp)
+  std::optional<Quantised> quantised = {};  ///< 8-bit Q, K or V with scale factors; at least one of them
 
   bool operator==(const Workload&) const = default;
 
@@ -195,8 +224,12 @@ struct Workload {
   /// Whether there is any feature.
   [[nodiscard]] bool has_features() const {
     return softcap != 0 || bias || alibi || sinks || has_lengths() || page_size > 0 || prefix > 0 || blocks ||
-           dropout != 0 || relative;
+           dropout != 0 || relative || quantised;
   }
+  /// Element types of Q, K and V.
+  [[nodiscard]] Dtype dtype_q() const { return quantised && quantised->q ? quantised->q->dtype : dtype; }
+  [[nodiscard]] Dtype dtype_k() const { return quantised && quantised->k ? quantised->k->dtype : dtype; }
+  [[nodiscard]] Dtype dtype_v() const { return quantised && quantised->v ? quantised->v->dtype : dtype; }
   /// The index of query `row`'s own key: of a mask at the bottom right it may be below 0, at the top left beyond the
   /// last key.
   [[nodiscard]] std::int64_t own_key(std::int64_t row) const;
@@ -222,6 +255,10 @@ struct Workload {
 /// relative=BUCKETS/DISTANCE/past for a table that is not bidirectional, blocks=SIZE/PARTS, and bias=DTYPE or
 /// bias=DTYPE/DIMENSIONS, with a dtype or bool, and those of the letters b, h, l and k in whose dimensions biases
 /// differ: bias=bool/bk for padding, bias=fp16/hlk for positions.
+///
+/// quantised=TENSORS/DTYPE/GRANULARITY, several joined by +: TENSORS are some of the letters q, k and v, a DTYPE is
+/// e4m3, e5m2 or int8, and a GRANULARITY of scale factors tensor, head, blockB for blocks of B rows, token, or, of v
+/// alone, channel: quantised=qkv/e4m3/head, quantised=q/int8/block128+k/int8/block64, quantised=kv/int8/token.
 ///
 /// blocks=SIZE, blocks=SIZE/PARTS or blocks=SIZE/PARTS/DIMENSIONS: a SIZE is 64 or 128, or rows x keys as 64x128; PARTS
 /// are windowN, dilatedNxM, globalN, randomN, strideN, wavefrontN and densityP, joined by + and ended by @SEED, or
@@ -255,10 +292,19 @@ struct Strides {
   bool operator==(const Strides&) const = default;
 };
 
+/// Scale factors of a quantised tensor (ScaleBy).
+struct HostScales {
+  const float* at = nullptr;
+  Strides strides;           ///< in numbers, 0: shared. `row` is from one block of rows to the next; where ragged the
+                             ///< batch stride of those of rows is not used, of pages it is from page to page
+  std::int64_t rows = 1;     ///< of a block
+  std::int64_t channel = 0;  ///< from one column to the next: 0 or 1
+};
+
 /// Host tensors of one problem. Pointers must be valid for every element the strides reach; nothing is copied. Those of
 /// features that the workload does not have are not read.
 struct HostTensors {
-  const void* q = nullptr;  ///< (batch, heads, len_q, dim) in workload.dtype; (total queries, heads, dim) where ragged
+  const void* q = nullptr;  ///< (batch, heads, len_q, dim) in dtype_q(); (total queries, heads, dim) where ragged
   const void* k = nullptr;  ///< (batch, heads_kv, len_k, dim); (total keys, heads_kv, dim); or pages: (pages, ..)
   const void* v = nullptr;  ///< (batch, heads_kv, len_k, dim_v), as k
   Strides q_strides;        ///< where ragged the batch stride is not used
@@ -283,6 +329,9 @@ struct HostTensors {
   std::uint64_t dropout_seed = 0;
   std::uint64_t dropout_offset = 0;
   std::int32_t dropout_first_entry = 0;  ///< what the first batch entry counts as
+  HostScales q_scales = {};              ///< of quantised tensors
+  HostScales k_scales = {};
+  HostScales v_scales = {};
 };
 
 /// One row of the output: query `row` of head `head` of batch entry `batch`.

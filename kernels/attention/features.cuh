@@ -29,7 +29,13 @@ using ParamsOfEntry = typename ParamsOf<kProblem>::Type;
 
 template <const Problem& kProblem>
 __device__ __forceinline__ ParamsOfEntry<kProblem> params_of_entry(const Params<kProblem>& launch, int entry) {
-  if constexpr (kProblem.features.lengths)
+  if constexpr (kProblem.features.lengths && is_quantised(kProblem)) {
+    FeatureParams own = of_entry(launch, entry,
+                                 {bytes_of(q_element(kProblem)), bytes_of(k_element(kProblem)),
+                                  bytes_of(v_element(kProblem)), bytes_of(kProblem.element)});
+    take_scales_of_entry(own, launch, entry);
+    return own;
+  } else if constexpr (kProblem.features.lengths)
     return of_entry(launch, entry, ElementTraits<kProblem.element>::bytes);
   else
     return launch;

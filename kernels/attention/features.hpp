@@ -8,13 +8,15 @@
 ///
 /// and the sink of a head is one more score of each of its rows, without a value. Of the probabilities some may be
 /// dropped (kernels/attention/dropout.hpp). Entries of a batch may have lengths of their own, K and V may lie in pages,
-/// and blocks of rows may see the blocks of keys of a list alone. A program that is built with a feature runs launches
+/// and blocks of rows may see the blocks of keys of a list alone. Q, K and V may be quantised: q and k above are then
+/// element times scale factor (kernels/attention/scales.hpp). A program that is built with a feature runs launches
 /// without it too: a null pointer, or a number of 0, says that a launch has none.
 #pragma once
 
 #include "kernels/attention/dropout.hpp"
 #include "kernels/attention/mask.hpp"
 #include "kernels/attention/relative_bias.hpp"
+#include "kernels/attention/scales.hpp"
 #include "kernels/contract.hpp"
 
 namespace heed {
@@ -78,10 +80,14 @@ struct FeatureParams : ForwardParams {
   int dropout_first_key;       ///< what the launch's first key counts as: those that `trimmed` has cut off
   const float* relative_bias;  ///< (heads, relative_buckets.all); the own key of query i is i + len_k - len_q
   RelativeBuckets relative_buckets;
+  TensorScales q_scales;
+  TensorScales k_scales;
+  TensorScales v_scales;
 };
-static_assert(sizeof(FeatureParams) == sizeof(ForwardParams) + 11 * sizeof(void*) + 10 * sizeof(long long) +
-                                           2 * sizeof(TensorStrides) + 20 * 4,
-              "eleven pointers, fourteen strides, two words and twenty numbers, without padding");
+static_assert(
+    sizeof(FeatureParams) == sizeof(ForwardParams) + 11 * sizeof(void*) + 10 * sizeof(long long) +
+                                 2 * sizeof(TensorStrides) + 20 * 4 + 3 * sizeof(TensorScales),
+    "eleven pointers, fourteen strides, two words, twenty numbers and three kinds of scales, without padding");
 
 HEED_HOST_DEVICE constexpr bool has_features(const Features& f) {
   return !(f == Features{});
@@ -104,7 +110,17 @@ struct ParamsWhere<true> {
 
 /// The type of an entry's first parameter.
 template <const Problem& kProblem>
-using Params = typename detail::ParamsWhere<has_features(kProblem.features)>::Type;
+using Params = typename detail::ParamsWhere<has_features(kProblem.features) || is_quantised(kProblem)>::Type;
+
+/// Bytes of an element of each tensor.
+struct TensorBytes {
+  int q;
+  int k;
+  int v;
+  int o;
+  HEED_HOST_DEVICE constexpr TensorBytes(int all) : q(all), k(all), v(all), o(all) {}
+  HEED_HOST_DEVICE constexpr TensorBytes(int of_q, int of_k, int of_v, int of_o) : q(of_q), k(of_k), v(of_v), o(of_o) {}
+};
 
 HEED_HOST_DEVICE constexpr int clamped(int x, int least, int most) {
   return x < least ? least : (x > most ? most : x);
@@ -113,21 +129,21 @@ HEED_HOST_DEVICE constexpr int clamped(int x, int least, int most) {
 /// The launch as entry `entry` of its batch has it: len_q and len_k are its own, offsets of the mask count from them,
 /// and where its rows follow those of other entries, Q, K, V, O and lse begin at its own, with a batch stride of 0.
 /// To be called with the launch's parameters, once.
-HEED_HOST_DEVICE inline FeatureParams of_entry(const FeatureParams& launch, int entry, int element_bytes) {
+HEED_HOST_DEVICE inline FeatureParams of_entry(const FeatureParams& launch, int entry, TensorBytes bytes) {
   FeatureParams p = launch;
   if (launch.cu_seqlens_q != nullptr) {
     const long long begin = launch.cu_seqlens_q[entry];
     p.len_q = clamped(launch.cu_seqlens_q[entry + 1] - launch.cu_seqlens_q[entry], 0, launch.len_q);
-    p.q = static_cast<const char*>(launch.q) + begin * launch.q_strides.row * element_bytes;
-    p.o = static_cast<char*>(launch.o) + begin * launch.o_strides.row * element_bytes;
+    p.q = static_cast<const char*>(launch.q) + begin * launch.q_strides.row * bytes.q;
+    p.o = static_cast<char*>(launch.o) + begin * launch.o_strides.row * bytes.o;
     if (launch.lse != nullptr) p.lse = launch.lse + begin;
     p.q_strides.batch = p.o_strides.batch = p.lse_batch = 0;
   }
   if (launch.cu_seqlens_k != nullptr) {
     const long long begin = launch.cu_seqlens_k[entry];
     p.len_k = clamped(launch.cu_seqlens_k[entry + 1] - launch.cu_seqlens_k[entry], 0, launch.len_k);
-    p.k = static_cast<const char*>(launch.k) + begin * launch.k_strides.row * element_bytes;
-    p.v = static_cast<const char*>(launch.v) + begin * launch.v_strides.row * element_bytes;
+    p.k = static_cast<const char*>(launch.k) + begin * launch.k_strides.row * bytes.k;
+    p.v = static_cast<const char*>(launch.v) + begin * launch.v_strides.row * bytes.v;
     p.k_strides.batch = p.v_strides.batch = 0;
   }
   if (launch.seqused_k != nullptr) p.len_k = clamped(launch.seqused_k[entry], 0, p.len_k);
@@ -139,20 +155,39 @@ HEED_HOST_DEVICE inline FeatureParams of_entry(const FeatureParams& launch, int 
   return p;
 }
 
+namespace detail {
+/// Factors of rows, where all entries' rows lie in one tensor: an entry's begin at its first row.
+HEED_HOST_DEVICE inline void begin_at(TensorScales& scales, int row) {
+  if (scales.at == nullptr || scales.strides.row == 0) return;
+  scales.strides.batch = 0;
+  scales.first_row = row;
+}
+}  // namespace detail
+
+/// Scale factors as entry `entry` has them, in its parameters that of_entry gave. For programs of quantised inputs.
+HEED_HOST_DEVICE inline void take_scales_of_entry(FeatureParams& p, const FeatureParams& launch, int entry) {
+  if (launch.cu_seqlens_q != nullptr) detail::begin_at(p.q_scales, launch.cu_seqlens_q[entry]);
+  if (launch.cu_seqlens_k == nullptr) return;
+  detail::begin_at(p.k_scales, launch.cu_seqlens_k[entry]);
+  detail::begin_at(p.v_scales, launch.cu_seqlens_k[entry]);
+}
+
 /// `trimmed` of a launch that may have features. Where keys are those of entries with lengths, of pages or of listed
 /// blocks, or counted by a prefix, none are cut off: programs with these features read none in front of the first that
 /// a tile of rows sees.
-HEED_HOST_DEVICE inline FeatureParams trimmed(const FeatureParams& params, MaskKind mask, int element_bytes) {
+HEED_HOST_DEVICE inline FeatureParams trimmed(const FeatureParams& params, MaskKind mask, KeyBytes bytes) {
   const int front = unseen_in_front(mask, mask_bounds(params));
   if (front == 0 || params.seqused_k != nullptr || params.cu_seqlens_k != nullptr || params.cu_seqlens_q != nullptr ||
       params.page_table != nullptr || params.block_counts != nullptr || params.prefix_lengths != nullptr)
     return params;
   FeatureParams p = params;
-  static_cast<ForwardParams&>(p) = trimmed(static_cast<const ForwardParams&>(params), mask, element_bytes);
+  static_cast<ForwardParams&>(p) = trimmed(static_cast<const ForwardParams&>(params), mask, bytes);
   constexpr int kBytes[] = {1, 2, 2, 4};  // in the order of BiasElement
   if (params.bias != nullptr)
     p.bias = static_cast<const char*>(params.bias) + front * params.bias_key * kBytes[params.bias_element];
   p.dropout_first_key += front;
+  p.k_scales.first_row += front;
+  p.v_scales.first_row += front;
   return p;
 }
 
@@ -207,6 +242,14 @@ HEED_HOST_DEVICE inline long long key_offset(const FeatureParams& p, const Tenso
   if (p.page_table == nullptr) return entry * strides.batch + key * strides.row;
   const int page = clamped(p.page_table[entry * p.page_table_batch + key / p.page_size], 0, p.pages - 1);
   return page * strides.batch + key % p.page_size * strides.row;
+}
+
+/// The index of the factor of row `key` of K or V: `scales` are the tensor's.
+HEED_HOST_DEVICE inline long long key_scale_index(const FeatureParams& p, const TensorScales& scales, int entry,
+                                                  int head, int key) {
+  if (p.page_table == nullptr || scales.strides.row == 0) return scale_index(scales, entry, head, key);
+  const int page = clamped(p.page_table[entry * p.page_table_batch + key / p.page_size], 0, p.pages - 1);
+  return scale_index(scales, page, head, key % p.page_size);
 }
 
 }  // namespace heed

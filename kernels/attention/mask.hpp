@@ -144,9 +144,17 @@ HEED_HOST_DEVICE constexpr FixedSizes trimmed(const FixedSizes& sizes, MaskKind 
   return s;
 }
 
+/// Bytes of an element of K and of V.
+struct KeyBytes {
+  int k;
+  int v;
+  HEED_HOST_DEVICE constexpr KeyBytes(int both) : k(both), v(both) {}
+  HEED_HOST_DEVICE constexpr KeyBytes(int of_k, int of_v) : k(of_k), v(of_v) {}
+};
+
 /// A launch of the same problem whose first key some row may see: K and V begin there. Whoever fills ForwardParams in
 /// calls it before the launch; under a mask without a left bound, and called again, it changes nothing.
-HEED_HOST_DEVICE inline ForwardParams trimmed(const ForwardParams& params, MaskKind mask, int element_bytes) {
+HEED_HOST_DEVICE inline ForwardParams trimmed(const ForwardParams& params, MaskKind mask, KeyBytes bytes) {
   const int front = unseen_in_front(mask, mask_bounds(params));
   if (front == 0) return params;
   ForwardParams p = params;
@@ -154,8 +162,8 @@ HEED_HOST_DEVICE inline ForwardParams trimmed(const ForwardParams& params, MaskK
   p.left_offset = left.left_offset;
   p.right_offset = left.right_offset;
   p.len_k = left.len_k;
-  p.k = static_cast<const char*>(params.k) + front * params.k_strides.row * element_bytes;
-  p.v = static_cast<const char*>(params.v) + front * params.v_strides.row * element_bytes;
+  p.k = static_cast<const char*>(params.k) + front * params.k_strides.row * bytes.k;
+  p.v = static_cast<const char*>(params.v) + front * params.v_strides.row * bytes.v;
   return p;
 }
 

@@ -1,4 +1,4 @@
-/// Warp-level matrix multiply-accumulate of inputs of 16 bits or tf32 with fp32 accumulation.
+/// Warp-level matrix multiply-accumulate of inputs of 16 bits or tf32 with fp32 accumulation, and of int8 with int32.
 #pragma once
 
 #include "kernels/contract.hpp"
@@ -31,6 +31,16 @@ __device__ __forceinline__ void mma_m16n8k8_tf32(float (&d)[4], const unsigned (
       "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, "
       "%3};"
       : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+/// d (16, 8) += a (16, 32) * b (32, 8) in int8, exactly. A register holds four elements of a row where one of 16 bits
+/// holds two, so that ldmatrix brings operands as it brings those of m16n8k16 from rows of as many bytes.
+/// https://docs.nvidia.com/cuda/parallel-thread-execution/#warp-level-matrix-fragment-mma-16832
+__device__ __forceinline__ void mma_m16n8k32_s8(int (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 

@@ -47,6 +47,13 @@ heed_problem problem_of(const verify::Scene& scene, DeviceKind device) {
     p.block_count_strides = strides_from(launch.block_count_strides, 0);
     p.block_index_strides = strides_from(launch.block_index_strides, 1);
   }
+  const auto scales = [&](const std::optional<QuantisedTensor> Quantised::*tensor, const TensorScales& s) {
+    if (!w.quantised || !(*w.quantised.*tensor)) return heed_scales{};
+    return heed_scales{s.strides.batch, s.strides.head, s.strides.row, s.channel, s.strides.row == 0 ? 1 : s.rows};
+  };
+  p.q_scales = scales(&Quantised::q, launch.q_scales);
+  p.k_scales = scales(&Quantised::k, launch.k_scales);
+  p.v_scales = scales(&Quantised::v, launch.v_scales);
   return p;
 }
 
@@ -74,6 +81,9 @@ heed_tensors tensors_of(const verify::Scene& scene, std::byte* base) {
   t.block_indices = numbers(S::block_indices);
   t.prefix_lengths = numbers(S::prefix_lengths);
   t.relative_bias = static_cast<const float*>(at(scene.feature(S::relative_bias)));
+  t.q_scale = static_cast<const float*>(at(scene.feature(S::q_scales)));
+  t.k_scale = static_cast<const float*>(at(scene.feature(S::k_scales)));
+  t.v_scale = static_cast<const float*>(at(scene.feature(S::v_scales)));
   t.dropout_seed = scene.launch().shape.dropout_seed;
   t.dropout_offset = scene.launch().shape.dropout_offset;
   t.dropout_first_entry = scene.launch().shape.dropout_first_entry;

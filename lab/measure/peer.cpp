@@ -27,7 +27,7 @@ SdpaPeer::SdpaPeer(const std::string& python, const Workload& w, const DeviceFac
     : timing_(timing), gpu_(device.kind == DeviceKind::cuda) {
   if (w.has_features()) {
     reason_ = fmt::format("PyTorch's scaled_dot_product_attention is timed without features, and this workload has {}",
-                          words_of(features_of(w)));
+                          w.quantised ? "quantised inputs" : words_of(features_of(w)));
     return;
   }
   const std::string program = find_program(python);

@@ -106,7 +106,7 @@ void TimedSets::prepare(worker::Worker& worker, const std::vector<std::pair<int,
       if (place.bytes > 0) poisoned.push_back({offset_of(set) + place.offset, place.bytes});
     const std::vector<std::byte> slack = slack_of(set);
     std::copy(slack.begin(), slack.end(), worker.arena().data() + offset_of(set) + scene.image().size());
-    keys.push_back(keys_of(scene.k(), offset_of(set) + scene.k().offset));
+    keys.push_back(channels_of(scene.k(), workload_.dtype_k(), offset_of(set) + scene.k().offset));
   }
   std::vector<std::pair<int, std::vector<worker::Launch>>> launches;
   for (const auto& [slot, plan] : slots) {
@@ -123,6 +123,8 @@ void TimedSets::prepare(worker::Worker& worker, const std::vector<std::pair<int,
       launch.o = offset_of(from.o) + base.o;
       for (std::uint64_t worker::Launch::*at : worker::kFeatureAddresses)
         if (base.*at != worker::kNull) launch.*at = offset_of(from.q) + base.*at;
+      if (base.k_scales != worker::kNull) launch.k_scales = offset_of(from.k) + base.k_scales;
+      if (base.v_scales != worker::kNull) launch.v_scales = offset_of(from.v) + base.v_scales;
       launch.workspace = plan.workspace_bytes > 0 ? offset_of(from.o) + base.workspace : worker::kNull;
       launch.semaphores = plan.semaphores > 0 ? offset_of(from.o) + base.semaphores : worker::kNull;
       launch.shape.scale = static_cast<float>(scale_of(n));
@@ -152,8 +154,8 @@ std::vector<worker::ChannelFactors> TimedSets::factors_to(const std::vector<work
   return result;
 }
 
-worker::ChannelRange TimedSets::keys_of(const verify::Place& place, std::uint64_t offset) const {
-  return {offset, place.bytes / size_of(workload_.dtype), static_cast<int>(workload_.dim), workload_.dtype};
+worker::ChannelRange TimedSets::channels_of(const verify::Place& place, Dtype dtype, std::uint64_t offset) const {
+  return {offset, place.bytes / size_of(dtype), static_cast<int>(workload_.dim), dtype};
 }
 
 verify::Reference TimedSets::reference(int launch, const worker::ChannelFactors& factors, std::uint64_t seed) const {
@@ -161,11 +163,15 @@ verify::Reference TimedSets::reference(int launch, const worker::ChannelFactors&
   const verify::Scene& of_q = scene(from.q);
   const std::byte* const begin = of_q.image().data() + of_q.q().offset;
   std::vector<std::byte> q(begin, begin + of_q.q().bytes);
-  worker::multiply_channels(q.data(), keys_of(of_q.q(), 0), factors);
+  worker::multiply_channels(q.data(), channels_of(of_q.q(), workload_.dtype_q(), 0), factors);
   HostTensors tensors = of_q.tensors();
   tensors.q = q.data();
-  tensors.k = scene(from.k).tensors().k;
-  tensors.v = scene(from.v).tensors().v;
+  const HostTensors of_k = scene(from.k).tensors();
+  const HostTensors of_v = scene(from.v).tensors();
+  tensors.k = of_k.k;
+  tensors.v = of_v.v;
+  tensors.k_scales = of_k.k_scales;
+  tensors.v_scales = of_v.v_scales;
   Workload w = workload_;
   w.scale = scale_of(launch);
   return verify::make_reference(w, tensors, verify::choose_rows(w, kOracleFlops, seed));
@@ -175,7 +181,7 @@ verify::Comparison TimedSets::restore_keys(int set, std::byte* after, const work
   const verify::Place& k = scene(set).k();
   const std::byte* const own = scene(set).image().data() + k.offset;
   std::vector<std::byte> expected(own, own + k.bytes);
-  worker::multiply_channels(expected.data(), keys_of(k, 0), factors);
+  worker::multiply_channels(expected.data(), channels_of(k, workload_.dtype_k(), 0), factors);
   if (std::memcmp(expected.data(), after + k.offset, k.bytes) != 0) {
     const auto at = std::mismatch(expected.begin(), expected.end(), after + k.offset).first - expected.begin();
     return {Finding::input_modified, fmt::format("it changed its input K at byte {}", at), {}};

@@ -96,7 +96,7 @@ class TimedSets {
   void give_back(std::vector<std::byte> buffer) { spare_.push_back(std::move(buffer)); }
 
  private:
-  [[nodiscard]] worker::ChannelRange keys_of(const verify::Place& place, std::uint64_t offset) const;
+  [[nodiscard]] worker::ChannelRange channels_of(const verify::Place& place, Dtype dtype, std::uint64_t offset) const;
   [[nodiscard]] std::vector<std::byte> slack_of(int set) const;
 
   Workload workload_;

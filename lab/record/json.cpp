@@ -46,6 +46,10 @@ nlohmann::json to_json(const verify::ErrorStats& e) {
   return {{"max_abs", e.max_abs}, {"rel_rms", e.rel_rms}, {"worst_row", e.worst_row}};
 }
 
+nlohmann::json to_json(const verify::Accuracy& a) {
+  return {{"rel_rms", a.rel_rms}, {"rel_l1", a.rel_l1}, {"cosine", a.cosine}, {"worst_row", a.worst_row}};
+}
+
 nlohmann::json to_json(const verify::CheckResult& c) {
   nlohmann::json json = {{"name", c.name}, {"passed", c.passed}, {"required", c.required}, {"text", c.text}};
   if (!c.has_errors) return json;
@@ -56,6 +60,7 @@ nlohmann::json to_json(const verify::CheckResult& c) {
   json["allowed"] = numbers(c.allowed);
   json["unfused"] = numbers(c.unfused);
   json["unresolved_rows"] = c.allowed.unresolved;
+  if (c.total) json["total_error"] = to_json(*c.total);
   return json;
 }
 

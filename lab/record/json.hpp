@@ -19,6 +19,7 @@ nlohmann::json to_json(const measure::Ratio& ratio);
 nlohmann::json to_json(const measure::Floor& floor);
 nlohmann::json to_json(const verify::ErrorStats& error);
 /// Errors, what is allowed of them and what the unfused computation is off by, where a check has them.
+nlohmann::json to_json(const verify::Accuracy& accuracy);
 nlohmann::json to_json(const verify::CheckResult& check);
 nlohmann::json to_json(const measure::Counts& counts);
 nlohmann::json to_json(const trial::Noise& noise);

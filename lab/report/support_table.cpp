@@ -43,6 +43,7 @@ std::string support_table() {
   text += row("masks", [](const Family& f) { return names_of(f.masks()); });
   for (const FeatureName& feature : kFeatureNames)
     text += row(feature.words, [&](const Family& f) { return f.features().*(feature.member) ? "yes" : "no"; });
+  text += row("quantised inputs", [](const Family& f) { return f.quantised().empty() ? "none" : f.quantised(); });
   return text;
 }
 

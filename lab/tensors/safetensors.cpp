@@ -158,6 +158,12 @@ std::string_view name_in_file(Dtype dtype) {
       return "BF16";
     case Dtype::fp32:
       return "F32";
+    case Dtype::e4m3:
+      return "F8_E4M3";
+    case Dtype::e5m2:
+      return "F8_E5M2";
+    case Dtype::int8:
+      return "I8";
   }
   throw Error(ErrorCode::internal, "a dtype without a name in safetensors");
 }

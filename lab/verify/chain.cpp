@@ -49,13 +49,16 @@ Chain::Chain(const Workload& w, const LaunchPlan& plan, std::uint64_t seed)
     outputs_.push_back(scene_bytes + static_cast<std::uint64_t>(n - 1) * stride);
     std::memset(image_.data() + outputs_.back(), 0xff, scene_.o().bytes);
   }
+  // What an output can be for the next launch; of quantised inputs maybe nothing.
+  std::vector<std::uint64_t worker::Launch::*> fed;
+  if (w.dtype_q() == w.dtype) fed.push_back(&worker::Launch::q);
+  if (is_square(w) && w.dtype_k() == w.dtype) fed.push_back(&worker::Launch::k);
+  if (is_square(w) && w.dtype_v() == w.dtype) fed.push_back(&worker::Launch::v);
   for (int n = 0; n < kChainLaunches; ++n) {
     worker::Launch launch = scene_.launch();
     launch.o = outputs_[static_cast<std::size_t>(n)];
-    if (n > 0) {
-      const int fed = is_square(w) ? (n - 1) % 3 : 0;
-      (fed == 0 ? launch.q : fed == 1 ? launch.k : launch.v) = outputs_[static_cast<std::size_t>(n - 1)];
-    }
+    if (n > 0 && !fed.empty())
+      launch.*fed[static_cast<std::size_t>(n - 1) % fed.size()] = outputs_[static_cast<std::size_t>(n - 1)];
     launches_.push_back(launch);
   }
 }

@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "heed/heed.hpp"
+#include "workload/elements.hpp"
 #include "workload/features.hpp"
 #include "workload/half.hpp"
 
@@ -27,6 +28,27 @@ class Entry {
 
   /// A batch of 1 with the entry's own lengths.
   [[nodiscard]] const Workload& workload() const { return workload_; }
+
+  /// Rows of Q, K and V in T: of quantised tensors each element times its factor.
+  template <typename T>
+  void load_query(std::int64_t head, std::int64_t row, T* to) const {
+    load_elements(workload_.dtype_q(), tensors_.q, query(head, row), static_cast<std::size_t>(workload_.dim), to);
+    if (!workload_.quantised || !workload_.quantised->q) return;
+    const HostScales& s = tensors_.q_scales;
+    const bool of_tensor = is_ragged_ && s.strides.row != 0;
+    multiply(s, (of_tensor ? 0 : batch_ * s.strides.batch) + head * s.strides.head,
+             (of_tensor ? first_query_ : 0) + row, workload_.dim, to);
+  }
+  template <typename T>
+  void load_key(std::int64_t head, std::int64_t row, T* to) const {
+    load_elements(workload_.dtype_k(), tensors_.k, key(head, row), static_cast<std::size_t>(workload_.dim), to);
+    if (workload_.quantised && workload_.quantised->k) multiply_key(tensors_.k_scales, head, row, workload_.dim, to);
+  }
+  template <typename T>
+  void load_value(std::int64_t head, std::int64_t row, T* to) const {
+    load_elements(workload_.dtype_v(), tensors_.v, value(head, row), static_cast<std::size_t>(workload_.dim_v), to);
+    if (workload_.quantised && workload_.quantised->v) multiply_key(tensors_.v_scales, head, row, workload_.dim_v, to);
+  }
 
   /// Where a row lies, as an index of elements.
   [[nodiscard]] std::size_t query(std::int64_t head, std::int64_t row) const {
@@ -102,6 +124,22 @@ class Entry {
   }
 
  private:
+  template <typename T>
+  static void multiply(const HostScales& s, std::int64_t first, std::int64_t row, std::int64_t columns, T* to) {
+    const float* const factors = s.at + first + row / s.rows * s.strides.row;
+    for (std::int64_t d = 0; d < columns; ++d) to[d] *= static_cast<T>(factors[d * s.channel]);
+  }
+  template <typename T>
+  void multiply_key(const HostScales& s, std::int64_t head, std::int64_t row, std::int64_t columns, T* to) const {
+    const std::int64_t of_head = head * s.strides.head;
+    if (s.strides.row == 0) return multiply(s, batch_ * s.strides.batch + of_head, 0, columns, to);
+    if (page_size_ > 0) {
+      const std::int64_t page = tensors_.page_table[batch_ * tensors_.page_table_stride + row / page_size_];
+      return multiply(s, page * s.strides.batch + of_head, row % page_size_, columns, to);
+    }
+    multiply(s, (is_ragged_ ? 0 : batch_ * s.strides.batch) + of_head, first_key_ + row, columns, to);
+  }
+
   [[nodiscard]] EntryLengths own_lengths(const Workload& whole) const {
     EntryLengths lengths{whole.len_q, whole.len_k};
     if (whole.ragged) {

@@ -91,6 +91,11 @@ void Gate::add_check(bool passed) {
   report_.checks.back().passed = passed;
 }
 
+void Gate::add_total_error(const Scene& scene, const InputValues& values, const std::vector<RowIndex>& rows) {
+  if (workload_.quantised && !report_.checks.empty())
+    report_.checks.back().total = total_error(scene, values, result(), rows);
+}
+
 Scene Gate::make_scene(const Workload& workload, const InputValues& values, const SceneOptions& options) {
   return {workload, values, plan_for(workload), next_seed(), options};
 }

@@ -2,11 +2,13 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "tensors/tensor_file.hpp"
 #include "verdict/verdict.hpp"
+#include "verify/accuracy.hpp"
 #include "verify/compare.hpp"
 #include "worker/worker.hpp"
 
@@ -31,7 +33,9 @@ struct CheckResult {
   ErrorStats error;
   Tolerance allowed;   ///< without its rows
   ErrorStats unfused;  ///< what the unfused computation in the same dtype is off by
-  std::string text;    ///< what failed
+  /// Of quantised inputs: against attention on the values before they were quantised. Told, not judged.
+  std::optional<Accuracy> total = {};
+  std::string text;  ///< what failed
 };
 
 struct GateReport {

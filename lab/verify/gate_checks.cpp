@@ -27,20 +27,31 @@ bool Gate::check_class(InputClass inputs) {
   if (inputs == InputClass::equal_heads && (workload_.batch * workload_.heads == 1 || !heads_are_alike())) return true;
   start(std::string(to_string(inputs)));
   const std::uint64_t seed = next_seed();
-  Scene scene = make_scene(workload_, make_inputs(workload_, inputs, seed));
+  const InputValues values = make_inputs(workload_, inputs, seed);
+  Scene scene = make_scene(workload_, values);
   if (inputs == InputClass::equal_heads) return check_equal_heads(std::move(scene), seed);
   const bool both = inputs == InputClass::large_logits || inputs == InputClass::one_hot ||
                     inputs == InputClass::peaked || inputs == InputClass::peaked_late;
   if (inputs == InputClass::constant_v && !workload_.has_features())
     return check_scene(scene, options_.oracle_flops * kClassShare, false, Finding::none) && check_constant(scene);
-  return check_scene(std::move(scene), options_.oracle_flops * kClassShare, false, Finding::none,
-                     both ? Lse::both : Lse::drawn);
+  const double flops = options_.oracle_flops * kClassShare;
+  const bool is_kept = workload_.quantised.has_value();
+  if (!check_scene(is_kept ? scene : std::move(scene), flops, false, Finding::none, both ? Lse::both : Lse::drawn))
+    return false;
+  if (is_kept) add_total_error(scene, values, choose_rows(workload_, flops, next_seed()));
+  return true;
+}
+
+bool Gate::has_blocks_of_scales() const {
+  const auto has = [](const std::optional<QuantisedTensor>& tensor) { return tensor && tensor->by == ScaleBy::block; };
+  return workload_.quantised &&
+         (has(workload_.quantised->q) || has(workload_.quantised->k) || has(workload_.quantised->v));
 }
 
 bool Gate::heads_are_alike() const {
   const bool has_own_lists = workload_.blocks && (workload_.blocks->by_batch || workload_.blocks->by_head);
   return !workload_.bias && !workload_.relative && !workload_.alibi && !workload_.sinks && !workload_.has_lengths() &&
-         !has_own_lists && workload_.prefix == 0 && workload_.dropout == 0;
+         !has_own_lists && workload_.prefix == 0 && workload_.dropout == 0 && !has_blocks_of_scales();
 }
 
 bool Gate::check_lengths() {
@@ -84,13 +95,15 @@ bool Gate::check_given() {
 
 bool Gate::check_workload() {
   start("normal");
-  Scene scene = make_scene(workload_, make_inputs(workload_, InputClass::normal, next_seed()));
+  const InputValues values = make_inputs(workload_, InputClass::normal, next_seed());
+  Scene scene = make_scene(workload_, values);
   const std::vector<RowIndex> rows = choose_rows(workload_, options_.oracle_flops, next_seed());
   const Reference reference = make_reference(scene, rows);
   launch(scene);
   const Comparison first = compare(scene, result(), reference, hard());
   report_.error = first.error;
   if (!judge(first, reference, Finding::none)) return false;
+  add_total_error(scene, values, rows);
   const std::vector<std::byte> after(result(), result() + scene.image().size());
 
   start("repeated launches");
@@ -267,7 +280,7 @@ bool Gate::check_chains() {
 
 bool Gate::check_permutation() {
   if (workload_.is_masked() || workload_.bias || workload_.relative || workload_.alibi || workload_.has_lengths() ||
-      workload_.blocks || workload_.dropout > 0)
+      workload_.blocks || workload_.dropout > 0 || has_blocks_of_scales())
     return true;
   start("permuted keys");
   const Workload& w = workload_;

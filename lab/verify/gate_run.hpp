@@ -31,6 +31,8 @@ class Gate {
   /// A failed comparison as a verdict; `context` replaces an inexactness by what it means in this check.
   bool judge(const Comparison& comparison, const Reference& reference, Finding context, bool required = true);
   void add_check(bool passed);
+  /// The total error of the last check's launch, where the workload is quantised.
+  void add_total_error(const Scene& scene, const InputValues& values, const std::vector<RowIndex>& rows);
   Scene make_scene(const Workload& workload, const InputValues& values, const SceneOptions& options = {});
 
   /// Which launches ask for the log-sum-exp: the path without it must be right on every kind of inputs too.
@@ -45,6 +47,8 @@ class Gate {
   bool check_equal_heads(Scene scene, std::uint64_t seed);
   /// Whether nothing but the values of Q, K and V tells heads and batch entries from each other.
   [[nodiscard]] bool heads_are_alike() const;
+  /// Whether keys that lie beside each other share scale factors, so that their order means something.
+  [[nodiscard]] bool has_blocks_of_scales() const;
   /// Entries without queries, without keys, with all there are.
   bool check_lengths();
   bool check_given();

@@ -60,6 +60,21 @@ std::vector<Workload> neighbours(const Variant& variant, const Workload& workloa
       for (const std::int64_t len_k : {140, 141})
         add([&](Workload& w) { w.len_q = 40, w.len_k = len_k, w.window.left = 20; });
   }
+  if (workload.quantised) {
+    // Scale factors of every other granularity, of blocks that tiles do not begin with among them.
+    const auto add_granularity = [&](ScaleBy by, std::int64_t rows) {
+      add([&](Workload& w) {
+        w.batch = 2, w.heads *= 2, w.heads_kv = 2, w.len_q = 70, w.len_k = 150;
+        for (std::optional<QuantisedTensor>* tensor : {&w.quantised->q, &w.quantised->k, &w.quantised->v})
+          if (*tensor) (*tensor)->by = by, (*tensor)->rows = rows;
+        if (workload.quantised->v && by == ScaleBy::head) w.quantised->v->by = ScaleBy::channel;
+      });
+    };
+    for (const ScaleBy by : {ScaleBy::tensor, ScaleBy::head, ScaleBy::token}) add_granularity(by, 1);
+    const bool may_have_blocks = !workload.ragged;
+    for (const std::int64_t rows : {7, 64})
+      if (may_have_blocks) add_granularity(ScaleBy::block, rows);
+  }
   if (workload.relative) {
     // The other kind of table, and buckets near and far from own keys.
     add([](Workload& w) { w.len_q = 70, w.len_k = 300, w.relative->bidirectional = !w.relative->bidirectional; });

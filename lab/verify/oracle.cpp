@@ -34,7 +34,6 @@ class HeadRows {
            double* lse, RowCondition* condition)
       : entry_(workload, tensors, rows[0].batch),
         workload_(entry_.workload()),
-        tensors_(tensors),
         rows_(rows),
         out_(out),
         lse_(lse),
@@ -49,9 +48,8 @@ class HeadRows {
         scores_(static_cast<std::size_t>(kRowBlock * kKeyTile)) {
     const double scale = workload.softmax_scale();
     for (std::size_t i = 0; i < rows.size(); ++i) {
-      const std::size_t base = entry_.query(rows[i].head, rows[i].row);
       double* query = query_.data() + i * static_cast<std::size_t>(workload.dim);
-      load_elements(workload.dtype, tensors.q, base, static_cast<std::size_t>(workload.dim), query);
+      entry_.load_query(rows[i].head, rows[i].row, query);
       for (std::int64_t d = 0; d < workload.dim; ++d) query[d] *= scale;
       state_[i].query_norm = std::sqrt(square_of(query, workload.dim));
     }
@@ -132,12 +130,11 @@ class HeadRows {
     std::fill(value_tile_.begin(), value_tile_.end(), 0.0);
     const std::int64_t head = rows_[0].head / (workload_.heads / workload_.heads_kv);
     for (std::int64_t j = 0; j < count; ++j) {
-      load_elements(workload_.dtype, tensors_.k, entry_.key(head, tile + j), key_.size(), key_.data());
+      entry_.load_key(head, tile + j, key_.data());
       for (std::int64_t d = 0; d < workload_.dim; ++d)
         key_tile_[static_cast<std::size_t>(d * kKeyTile + j)] = key_[static_cast<std::size_t>(d)];
       double* value = value_tile_.data() + j * dim_v_padded_;
-      load_elements(workload_.dtype, tensors_.v, entry_.value(head, tile + j),
-                    static_cast<std::size_t>(workload_.dim_v), value);
+      entry_.load_value(head, tile + j, value);
       k_square_[j] = square_of(key_.data(), workload_.dim);
       v_square_[j] = square_of(value, workload_.dim_v);
       key_size_[j] = std::sqrt(k_square_[j]);
@@ -243,7 +240,6 @@ class HeadRows {
 
   Entry entry_;
   const Workload& workload_;  ///< of the entry
-  const HostTensors& tensors_;
   std::span<const RowIndex> rows_;
   double* out_;
   double* lse_;

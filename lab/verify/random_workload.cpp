@@ -33,11 +33,27 @@ BlockPattern random_pattern(Random& random) {
   return p;
 }
 
+Quantised random_quantised(Random& random) {
+  constexpr std::array kDtypes = {Dtype::e4m3, Dtype::e5m2, Dtype::int8};
+  constexpr std::array kBy = {ScaleBy::tensor, ScaleBy::head, ScaleBy::block, ScaleBy::token, ScaleBy::channel};
+  Quantised quantised;
+  const auto draw = [&](std::optional<QuantisedTensor>& tensor, std::size_t granularities) {
+    tensor.emplace();
+    tensor->dtype = kDtypes[random.below(kDtypes.size())];
+    tensor->by = kBy[random.below(granularities)];
+    if (tensor->by == ScaleBy::block) tensor->rows = one_of<4>(random, {16, 24, 64, 128});
+  };
+  if (random.chance(0.7)) draw(quantised.q, kBy.size() - 1);
+  if (random.chance(0.7)) draw(quantised.v, kBy.size());
+  if (random.chance(0.7) || (!quantised.q && !quantised.v)) draw(quantised.k, kBy.size() - 1);
+  return quantised;
+}
+
 // One to three features, of those that go together.
 void add_features(Random& random, Workload& w) {
   constexpr std::array kBiasDtypes = {BiasDtype::boolean, BiasDtype::fp16, BiasDtype::bf16, BiasDtype::fp32};
   const int count = 1 + static_cast<int>(random.below(3));
-  for (int i = 0; i < count; ++i) switch (random.below(11)) {
+  for (int i = 0; i < count; ++i) switch (random.below(12)) {
       case 0:
         w.softcap = static_cast<double>(1 + random.below(50));
         break;
@@ -71,11 +87,17 @@ void add_features(Random& random, Workload& w) {
                                   .max_distance = one_of<3>(random, {40, 128, 256}),
                                   .bidirectional = random.chance(0.5)};
         break;
+      case 11:
+        w.quantised = random_quantised(random);
+        break;
       case 9:
         w.dropout = one_of<4>(random, {1, 10, 50, 100}) / 100.0;
         break;
     }
   if (w.ragged && w.page_size == 0) w.key_lengths = false;
+  if (w.ragged && w.quantised)
+    for (std::optional<QuantisedTensor>* tensor : {&w.quantised->q, &w.quantised->k, &w.quantised->v})
+      if (*tensor && (*tensor)->by == ScaleBy::block) (*tensor)->by = ScaleBy::token, (*tensor)->rows = 1;
 }
 
 }  // namespace

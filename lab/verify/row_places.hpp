@@ -14,6 +14,11 @@ struct RowPlace {
   std::int64_t row = 0;
 };
 
+/// Element 0 of a row, as an index of elements of its tensor.
+inline std::int64_t element_index(const Strides& s, const RowPlace& at, std::int64_t head) {
+  return at.block * s.batch + head * s.head + at.row * s.row;
+}
+
 class RowPlaces {
  public:
   RowPlaces() = default;

@@ -31,12 +31,11 @@ Strides strides_of(const Workload& w, const Extent& extent, std::int64_t padding
   return {rows * extent.heads * extent.dim, extent.dim, extent.heads * extent.dim};
 }
 
-std::int64_t element_index(const Strides& s, const RowPlace& at, std::int64_t head) {
-  return at.block * s.batch + head * s.head + at.row * s.row;
-}
-
 // The bias after each row of it, and before its first: NaN, or what shows a score where it is boolean.
 constexpr std::int64_t kBiasPadding = 5;
+
+// Of N(0, 1): unmistakable in what it reaches, and no outlier beside which rounding looks large.
+constexpr float kFarTail = 5.0F;
 
 // A page of one key would be little beside 64 rows of NaN after it.
 std::int64_t paged_padding(const Workload& w, std::int64_t padding_rows) {
@@ -60,14 +59,14 @@ Scene::Scene(const Workload& workload, const InputValues& values, const LaunchPl
     at = aligned(at + bytes) + kGuardBytes;
     return result;
   };
-  const auto place_tensor = [&](const Extent& extent, std::int64_t padding) {
-    Place result = place(extent.elements(padding) * size_of(w.dtype));
+  const auto place_tensor = [&](const Extent& extent, std::int64_t padding, Dtype dtype) {
+    Place result = place(extent.elements(padding) * size_of(dtype));
     result.strides = strides_of(w, extent, padding);
     return result;
   };
-  q_ = place_tensor(q_extent, options.padding_rows);
-  k_ = place_tensor(k_extent, paged_padding(w, options.padding_rows));
-  v_ = place_tensor(v_extent, paged_padding(w, options.padding_rows));
+  q_ = place_tensor(q_extent, options.padding_rows, w.dtype_q());
+  k_ = place_tensor(k_extent, paged_padding(w, options.padding_rows), w.dtype_k());
+  v_ = place_tensor(v_extent, paged_padding(w, options.padding_rows), w.dtype_v());
   const auto place_array = [&](FeatureInput input, std::size_t numbers) {
     if (numbers > 0) features_[input] = place(numbers * 4);
   };
@@ -89,7 +88,15 @@ Scene::Scene(const Workload& workload, const InputValues& values, const LaunchPl
   place_array(block_indices, values.blocks.numbers.size());
   place_array(prefix_lengths, values.prefix_lengths.size());
   place_array(relative_bias, values.relative_bias.size());
-  o_ = place_tensor(o_extent, plan.o_strides ? 0 : options.padding_rows);  // those of the plan are dense
+  std::array<std::optional<Scales>, 3> scales;
+  for (std::size_t i = 0; i < scales.size(); ++i)
+    if (const Input input = inputs()[i]; input.quantised != nullptr && *input.quantised) {
+      const std::int64_t padding = input.are_queries ? options.padding_rows : paged_padding(w, options.padding_rows);
+      scales[i].emplace(**input.quantised, places_, input.are_queries, values.*(input.values), input.heads, input.rows,
+                        input.dim, padding);
+      place_array(input.scales_input, scales[i]->factors().size());
+    }
+  o_ = place_tensor(o_extent, plan.o_strides ? 0 : options.padding_rows, w.dtype);  // those of the plan are dense
   const std::int64_t lse_rows = o_extent.blocks * o_extent.heads * o_extent.rows;
   lse_ = place(options.with_lse ? static_cast<std::uint64_t>(lse_rows) * sizeof(float) : 0);
   workspace_ = place(static_cast<std::uint64_t>(plan.workspace_bytes));
@@ -118,25 +125,7 @@ Scene::Scene(const Workload& workload, const InputValues& values, const LaunchPl
     if (!is_filled && p != &semaphores_) std::memset(image_.data() + p->offset, 0xff, p->bytes);
   }
   guard_until(at);
-  const auto put = [&](const Place& p, std::int64_t heads, std::int64_t rows, std::int64_t dim, bool are_queries,
-                       const Values& from) {
-    HEED_CHECK(static_cast<std::int64_t>(from.size()) == w.batch * heads * rows * dim);
-    std::byte* to = image_.data() + p.offset;
-    parallel_for(w.batch * heads, 0, [&](std::int64_t index) {
-      const std::int64_t batch = index / heads, head = index % heads;
-      const EntryLengths& lengths = places_.lengths()[static_cast<std::size_t>(batch)];
-      for (std::int64_t row = 0; row < (are_queries ? lengths.len_q : lengths.len_k); ++row) {
-        const float* source = from.data() + (index * rows + row) * dim;
-        const std::int64_t base =
-            element_index(p.strides, are_queries ? places_.query(batch, row) : places_.key(batch, row), head);
-        for (std::int64_t d = 0; d < dim; ++d)
-          store_element(w.dtype, to, static_cast<std::size_t>(base + d), source[d]);
-      }
-    });
-  };
-  put(q_, w.heads, w.len_q, w.dim, true, values.q);
-  put(k_, w.heads_kv, w.len_k, w.dim, false, values.k);
-  put(v_, w.heads_kv, w.len_k, w.dim_v, false, values.v);
+  for (std::size_t i = 0; i < scales.size(); ++i) put_input(inputs()[i], values, scales[i] ? &*scales[i] : nullptr);
 
   launch_.q = q_.offset;
   launch_.k = k_.offset;
@@ -149,7 +138,8 @@ Scene::Scene(const Workload& workload, const InputValues& values, const LaunchPl
   FeatureParams& s = launch_.shape;
   static_cast<ForwardParams&>(s) = with_sizes(s, whole_sizes_of(w));
   launch_.mask = mask_kind(w);
-  launch_.element = facts_of(w.dtype).element;
+  launch_.k_element = facts_of(w.dtype_k()).element;
+  launch_.v_element = facts_of(w.dtype_v()).element;
   const auto copy = [](const Strides& from) { return TensorStrides{from.batch, from.head, from.row}; };
   s.q_strides = copy(q_.strides);
   s.k_strides = copy(k_.strides);
@@ -264,6 +254,12 @@ HostTensors Scene::tensors() const {
   t.dropout_seed = launch_.shape.dropout_seed;
   t.dropout_offset = launch_.shape.dropout_offset;
   t.dropout_first_entry = launch_.shape.dropout_first_entry;
+  const auto scales = [&](FeatureInput input, const TensorScales& of) {
+    return HostScales{reinterpret_cast<const float*>(feature_at(input)), strides_from(of.strides), of.rows, of.channel};
+  };
+  t.q_scales = scales(q_scales, launch_.shape.q_scales);
+  t.k_scales = scales(k_scales, launch_.shape.k_scales);
+  t.v_scales = scales(v_scales, launch_.shape.v_scales);
   return t;
 }
 
@@ -282,24 +278,28 @@ void Scene::disturb(std::uint64_t seed) {
       entries.push_back(b);
   if (entries.empty()) return;
   const auto set = [&](const Place& p, std::int64_t heads, bool is_query, const auto& row_of, std::int64_t dim,
-                       float value) {
+                       Dtype dtype) {
     const std::int64_t batch = entries[static_cast<std::size_t>(below(static_cast<std::int64_t>(entries.size())))];
     const std::int64_t head = below(heads);
     const std::int64_t row = row_of(entry_of(w, places_.lengths()[static_cast<std::size_t>(batch)]));
     const RowPlace at = is_query ? places_.query(batch, row) : places_.key(batch, row);
-    const std::int64_t index = element_index(p.strides, at, head) + below(dim);
-    store_element(w.dtype, image_.data() + p.offset, static_cast<std::size_t>(index), value);
+    const auto index = static_cast<std::size_t>(element_index(p.strides, at, head) + below(dim));
+    std::byte* const data = image_.data() + p.offset;
+    if (!is_quantised(dtype)) return store_element(dtype, data, index, kFarTail);
+    // Quantised, the largest element, or where it was that the one of the other sign.
+    const float before = load_element(dtype, data, index);
+    const auto largest = static_cast<float>(largest_of(dtype));
+    store_element(dtype, data, index, before == largest ? -largest : largest);
   };
-  // Values of N(0, 1)'s far tail: unmistakable in what they reach, and no outlier beside which rounding looks large.
-  set(q_, w.heads, true, [&](const Workload& entry) { return below(entry.len_q); }, w.dim, 5.0F);
+  set(q_, w.heads, true, [&](const Workload& entry) { return below(entry.len_q); }, w.dim, w.dtype_q());
   const auto seen_key = [&](const Workload& entry) {
     const KeyRange seen = entry.seen_keys();
     return std::min(seen.begin + below(std::max<std::int64_t>(1, seen.count())), entry.len_k - 1);
   };
-  set(k_, w.heads_kv, false, seen_key, w.dim, 5.0F);
+  set(k_, w.heads_kv, false, seen_key, w.dim, w.dtype_k());
   set(
       v_, w.heads_kv, false, [&](const Workload& entry) { return w.has_left_bound() ? seen_key(entry) : 0; }, w.dim_v,
-      5.0F);
+      w.dtype_v());
 }
 
 void Scene::drop_lse() {
@@ -332,6 +332,17 @@ std::uint64_t image_bytes(const Workload& w, const LaunchMemory& memory, std::in
     const std::int64_t lists = (w.blocks->by_batch ? w.batch : 1) * (w.blocks->by_head ? w.heads : 1) *
                                ((w.len_q + w.blocks->rows - 1) / w.blocks->rows);
     add(4 * lists), add(4 * lists * ((w.len_k + w.blocks->keys - 1) / w.blocks->keys + 1));
+  }
+  if (w.quantised) {
+    const std::int64_t pages = w.page_size > 0 ? w.batch * ((w.len_k + w.page_size - 1) / w.page_size) + 2 : w.batch;
+    const std::int64_t rows = (w.page_size > 0 ? w.page_size : w.len_k) + padding_rows;
+    const auto add_scales = [&](const std::optional<QuantisedTensor>& scaled, std::int64_t batch, std::int64_t heads,
+                                std::int64_t rows_each, std::int64_t columns) {
+      if (scaled) add(static_cast<std::int64_t>(most_scale_bytes(*scaled, batch, heads, rows_each, columns)));
+    };
+    add_scales(w.quantised->q, w.batch, w.heads, w.len_q + padding_rows, w.dim);
+    add_scales(w.quantised->k, pages, w.heads_kv, rows, w.dim);
+    add_scales(w.quantised->v, pages, w.heads_kv, rows, w.dim_v);
   }
   if (w.page_size > 0) {
     // Every page has rows of padding, and there are spare ones.

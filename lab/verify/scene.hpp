@@ -4,13 +4,15 @@
 ///   | guard | Q | guard | K | guard | V | guard | O | guard | LSE | guard | workspace | guard | semaphores | guard |
 ///
 /// with the tensors of features, where the workload has them, before O. Guards are random bytes; O, LSE and workspace
-/// are poison (0xff: NaN in every dtype), semaphores are zero. With padding, the rows past a head's length exist in
-/// memory and hold NaN in Q, K and V: a kernel that reads them shows it, one that writes there too.
+/// are poison (0xff: NaN in every dtype but int8), semaphores are zero. With padding, the rows past a head's length
+/// exist in memory and hold NaN in Q, K and V, in int8 -1 with scale factors of rows that are NaN: a kernel that reads
+/// them shows it, one that writes there too. Quantised tensors are made of the given values (verify/quantise.hpp).
 #pragma once
 
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -18,6 +20,7 @@
 #include "variant/family.hpp"
 #include "verdict/verdict.hpp"
 #include "verify/inputs.hpp"
+#include "verify/quantise.hpp"
 #include "verify/row_places.hpp"
 #include "worker/protocol.hpp"
 
@@ -74,6 +77,9 @@ class Scene {
     block_indices,
     prefix_lengths,
     relative_bias,
+    q_scales,
+    k_scales,
+    v_scales,
     feature_inputs
   };
   [[nodiscard]] const Place& feature(FeatureInput input) const { return features_[input]; }
@@ -116,6 +122,22 @@ class Scene {
   std::vector<std::byte> image_;
   worker::Launch launch_;
   void put_features(const InputValues& values);
+  /// One of Q, K and V: places for it and its scale factors, then its values.
+  struct Input {
+    Place Scene::*place;
+    FeatureInput scales_input;
+    TensorScales FeatureParams::*scales;
+    std::uint64_t worker::Launch::*scales_address;
+    std::int64_t heads;
+    std::int64_t rows;
+    std::int64_t dim;
+    bool are_queries;
+    Dtype dtype;
+    const std::optional<QuantisedTensor>* quantised;  ///< null: none of the three is
+    Values InputValues::*values;
+  };
+  [[nodiscard]] std::array<Input, 3> inputs() const;
+  void put_input(const Input& input, const InputValues& values, const Scales* scales);
 
   RowPlaces places_;
   Place q_, k_, v_, o_, lse_, workspace_, semaphores_;

@@ -31,8 +31,7 @@ void unfused_rows(const Workload& whole, const HostTensors& tensors, std::span<c
   std::vector<float> query(static_cast<std::size_t>(count * dim));
   for (std::int64_t r = 0; r < count; ++r) {
     const RowIndex& at = rows[static_cast<std::size_t>(r)];
-    const std::size_t base = entry.query(at.head, at.row);
-    load_elements(workload.dtype, tensors.q, base, static_cast<std::size_t>(dim), query.data() + r * dim);
+    entry.load_query(at.head, at.row, query.data() + r * dim);
   }
 
   std::vector<float> scores(static_cast<std::size_t>(count * keys), 0.0F);
@@ -42,8 +41,7 @@ void unfused_rows(const Workload& whole, const HostTensors& tensors, std::span<c
     std::fill(key_tile.begin(), key_tile.end(), 0.0F);
     const std::int64_t in_tile = std::min(kKeyTile, seen.count() - tile);
     for (std::int64_t j = 0; j < in_tile; ++j) {
-      const std::size_t base = entry.key(head, seen.begin + tile + j);
-      load_elements(workload.dtype, tensors.k, base, key.size(), key.data());
+      entry.load_key(head, seen.begin + tile + j, key.data());
       for (std::int64_t d = 0; d < dim; ++d)
         key_tile[static_cast<std::size_t>(d * kKeyTile + j)] = key[static_cast<std::size_t>(d)];
     }
@@ -92,9 +90,7 @@ void unfused_rows(const Workload& whole, const HostTensors& tensors, std::span<c
     std::fill(value_tile.begin(), value_tile.end(), 0.0F);
     const std::int64_t in_tile = std::min(kKeyTile, seen.count() - tile);
     for (std::int64_t j = 0; j < in_tile; ++j) {
-      const std::size_t base = entry.value(head, seen.begin + tile + j);
-      load_elements(workload.dtype, tensors.v, base, static_cast<std::size_t>(workload.dim_v),
-                    value_tile.data() + j * dim_v);
+      entry.load_value(head, seen.begin + tile + j, value_tile.data() + j * dim_v);
     }
     const auto keys_in_tile = [&](std::int64_t r) {
       const RowIndex& at = rows[static_cast<std::size_t>(r)];

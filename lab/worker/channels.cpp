@@ -29,6 +29,12 @@ std::vector<Word> sign_masks(const ChannelFactors& factors) {
   return masks;
 }
 
+// Of whole numbers too: the sign of -128, which no quantised tensor has but as poison, stays.
+void negate(std::uint8_t* at, std::uint64_t elements, const ChannelFactors& factors) {
+  for (std::uint64_t i = 0; i < elements; ++i)
+    if (std::signbit(factors[i % factors.size()])) at[i] = static_cast<std::uint8_t>(-at[i]);
+}
+
 }  // namespace
 
 void multiply_channels(std::byte* image, const ChannelRange& range, const ChannelFactors& factors) {
@@ -37,6 +43,10 @@ void multiply_channels(std::byte* image, const ChannelRange& range, const Channe
   const bool signs_only = std::all_of(factors.begin(), factors.end(), [](float f) { return std::abs(f) == 1.0F; });
   if (signs_only && size_of(range.dtype) == sizeof(std::uint16_t))
     return flip(reinterpret_cast<std::uint16_t*>(at), range.elements, sign_masks<std::uint16_t>(factors));
+  if (signs_only && range.dtype == Dtype::int8)
+    return negate(reinterpret_cast<std::uint8_t*>(at), range.elements, factors);
+  if (signs_only && size_of(range.dtype) == 1)
+    return flip(reinterpret_cast<std::uint8_t*>(at), range.elements, sign_masks<std::uint8_t>(factors));
   if (signs_only) return flip(reinterpret_cast<std::uint32_t*>(at), range.elements, sign_masks<std::uint32_t>(factors));
   for (std::uint64_t i = 0; i < range.elements; ++i)
     store_element(range.dtype, at, i, load_element(range.dtype, at, i) * factors[i % factors.size()]);

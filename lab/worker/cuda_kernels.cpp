@@ -32,9 +32,8 @@ CudaKernels::CudaKernels(CUdevice device, CUstream stream) : cuda_(cuda_driver()
   const auto find = [&](CUfunction& function, const char* name) {
     check_cuda(cuda_.module_get_function(&function, module, name), "finding the worker's own kernels");
   };
-  find(multiply_[static_cast<int>(Dtype::fp16)], "heed_multiply_fp16");
-  find(multiply_[static_cast<int>(Dtype::bf16)], "heed_multiply_bf16");
-  find(multiply_[static_cast<int>(Dtype::fp32)], "heed_multiply_fp32");
+  for (const Dtype dtype : {Dtype::fp16, Dtype::bf16, Dtype::fp32, Dtype::e4m3, Dtype::e5m2, Dtype::int8})
+    find(multiply_[static_cast<int>(dtype)], fmt::format("heed_multiply_{}", to_string(dtype)).c_str());
   find(poison_shared_, "heed_poison_shared");
   find(poison_registers_, "heed_poison_registers");
   find(fill_, "heed_fill");

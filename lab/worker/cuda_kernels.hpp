@@ -46,7 +46,7 @@ class CudaKernels {
   CUstream stream_;
   int processors_ = 0;
   int shared_bytes_ = 0;
-  CUfunction multiply_[3] = {};
+  CUfunction multiply_[6] = {};  ///< by Dtype
   CUfunction poison_shared_ = nullptr;
   CUfunction poison_registers_ = nullptr;
   CUfunction fill_ = nullptr;

@@ -154,6 +154,13 @@ std::string own_kernels_ptx() {
                       "ld.global.u32 %r8, [%d4];\n  setp.eq.u32 %p2, %r8, %r7;\n  @%p2 bra skip;\n"
                       "  ld.param.u64 %d6, [count];\n  cvta.to.global.u64 %d6, %d6;\n  red.global.add.u32 [%d6], 1;");
   text += poison_registers_ptx();
+  // Of 8 bits the factors are signs: that of a float flips, and a whole number is negated, -128 as itself.
+  for (const char* dtype : {"e4m3", "e5m2"})
+    text += fmt::format(kMultiply, dtype, 0, "ld.global.u8 %r6, [%d8];\n  mov.f32 %f2, 0f3F800000;",
+                        "mov.b32 %r7, %f3;\n  shr.u32 %r7, %r7, 24;\n  and.b32 %r7, %r7, 128;\n"
+                        "  xor.b32 %r6, %r6, %r7;\n  st.global.u8 [%d8], %r6;");
+  text += fmt::format(kMultiply, "int8", 0, "ld.global.s8 %r6, [%d8];\n  cvt.rn.f32.s32 %f2, %r6;",
+                      "cvt.rni.s32.f32 %r7, %f3;\n  st.global.u8 [%d8], %r7;");
   text += fmt::format(kMultiply, "fp32", 2, "ld.global.f32 %f2, [%d8];", "st.global.f32 [%d8], %f3;");
   return text;
 }

@@ -10,7 +10,7 @@ namespace heed::worker {
 inline constexpr int kPoisonedRegisters = 240;
 inline constexpr unsigned kPoisonRegisterThreads = 256;
 
-/// heed_multiply_{fp16,bf16,fp32}, heed_poison_shared, heed_poison_registers, heed_fill, heed_verify.
+/// heed_multiply_{fp16,bf16,fp32,e4m3,e5m2,int8}, heed_poison_shared, heed_poison_registers, heed_fill, heed_verify.
 std::string own_kernels_ptx();
 /// heed_poison_local: fills the local memory of a kernel with `bytes` a thread.
 std::string poison_local_ptx(int bytes);

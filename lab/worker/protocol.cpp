@@ -69,6 +69,18 @@ std::array<std::uint32_t, 3> grid_from_json(const nlohmann::json& json) {
   return {integer<std::uint32_t>(json.at(0)), integer<std::uint32_t>(json.at(1)), integer<std::uint32_t>(json.at(2))};
 }
 
+nlohmann::json scales_to_json(const TensorScales& s) {
+  return {s.strides.batch, s.strides.head, s.strides.row, s.rows, s.channel, s.first_row};
+}
+TensorScales scales_from_json(const nlohmann::json& json) {
+  return {.at = nullptr,
+          .strides = strides_from_json(json),
+          .rows = integer<int>(json.at(3)),
+          .channel = integer<int>(json.at(4)),
+          .first_row = integer<int>(json.at(5)),
+          .reserved = 0};
+}
+
 void features_from_json(const nlohmann::json& json, Launch& launch) {
   const auto& at = json.at("at");
   std::size_t index = 0;
@@ -96,6 +108,9 @@ void features_from_json(const nlohmann::json& json, Launch& launch) {
   for (int* number : {&buckets.all, &buckets.side, &buckets.exact, &buckets.far})
     *number = integer<int>(json.at("relative").at(index++));
   for (float* number : {&buckets.rate, &buckets.shift}) *number = json.at("relative").at(index++).get<float>();
+  s.q_scales = scales_from_json(json.at("scales").at(0));
+  s.k_scales = scales_from_json(json.at("scales").at(1));
+  s.v_scales = scales_from_json(json.at("scales").at(2));
   s.block_count_strides = strides_from_json(json.at("block_counts"));
   s.block_index_strides = strides_from_json(json.at("block_indices"));
 }
@@ -122,7 +137,10 @@ FeatureParams resolve(const Launch& launch, std::uintptr_t base) {
   params.block_indices = static_cast<const int*>(pointer(base, launch.block_indices));
   params.prefix_lengths = static_cast<const int*>(pointer(base, launch.prefix_lengths));
   params.relative_bias = static_cast<const float*>(pointer(base, launch.relative_bias));
-  return trimmed(params, launch.mask, facts_of(launch.element).bytes);
+  params.q_scales.at = static_cast<const float*>(pointer(base, launch.q_scales));
+  params.k_scales.at = static_cast<const float*>(pointer(base, launch.k_scales));
+  params.v_scales.at = static_cast<const float*>(pointer(base, launch.v_scales));
+  return trimmed(params, launch.mask, {bytes_of(launch.k_element), bytes_of(launch.v_element)});
 }
 
 void to_json(nlohmann::json& json, const Launch& launch) {
@@ -130,7 +148,7 @@ void to_json(nlohmann::json& json, const Launch& launch) {
   json = {{"at", {launch.q, launch.k, launch.v, launch.o, launch.lse, launch.workspace, launch.semaphores}},
           {"scale", s.scale},
           {"mask", to_string(launch.mask)},
-          {"element", to_string(launch.element)},
+          {"elements", {to_string(launch.k_element), to_string(launch.v_element)}},
           {"grid", launch.grid}};
   for (const auto& field : kStridesFields) json[std::string(field.name)] = strides_to_json(s.*field.member);
   nlohmann::json addresses = nlohmann::json::array();
@@ -142,6 +160,7 @@ void to_json(nlohmann::json& json, const Launch& launch) {
       {"numbers",
        {s.page_size, s.pages, s.bias_element, s.aligned_to_the_end, s.block_most, s.block_rows, s.block_keys, s.total_q,
         s.total_k}},
+      {"scales", {scales_to_json(s.q_scales), scales_to_json(s.k_scales), scales_to_json(s.v_scales)}},
       {"block_counts", strides_to_json(s.block_count_strides)},
       {"block_indices", strides_to_json(s.block_index_strides)},
       {"softcap", s.softcap},
@@ -167,7 +186,8 @@ void from_json(const nlohmann::json& json, Launch& launch) {
   s.scale = json.at("scale").get<float>();
   features_from_json(json.at("features"), launch);
   launch.mask = parse_mask_kind(json.at("mask").get<std::string>());
-  launch.element = find_element(json.at("element").get<std::string>()).element;
+  launch.k_element = find_element(json.at("elements").at(0).get<std::string>()).element;
+  launch.v_element = find_element(json.at("elements").at(1).get<std::string>()).element;
   launch.grid = grid_from_json(json.at("grid"));
 }
 

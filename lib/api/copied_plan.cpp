@@ -14,7 +14,7 @@ class CopiedPlan final : public Plan {
   CopiedPlan(const Problem& problem, std::unique_ptr<Plan> inner, std::unique_ptr<Copies> copies)
       : Plan(problem, nothing_to_run(), LaunchPlan{}), inner_(std::move(inner)), copies_(std::move(copies)) {
     const Problem& to = inner_->problem();
-    const auto bytes = static_cast<std::size_t>(element_bytes_);
+    const auto bytes = static_cast<std::size_t>(bytes_.o);
     const auto take = [&](const TensorSizes& s) {
       const std::size_t at = workspace_bytes_;
       workspace_bytes_ += workspace_part(static_cast<std::size_t>(s.batch * s.heads * s.rows * s.dim) * bytes);
@@ -25,7 +25,7 @@ class CopiedPlan final : public Plan {
     k_ = take(to.k_sizes());
     v_ = take(to.v_sizes());
     o_ = take(to.o_sizes());
-    tensor_alignment_ = static_cast<std::uintptr_t>(element_bytes_);
+    tensor_alignment_ = 1;
   }
 
   void prepare(void* workspace, void* stream) const override {
@@ -87,7 +87,7 @@ class CopiedPlan final : public Plan {
                           .from_dim = static_cast<int>(sizes.dim),
                           .to_dim = static_cast<int>(to_dim),
                           .is_wide = 0,
-                          .element_bytes = element_bytes_};
+                          .element_bytes = bytes_.o};
     copy.is_wide = padding::is_wide(copy) ? 1 : 0;
     return copy;
   }

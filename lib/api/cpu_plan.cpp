@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "api/plan.hpp"
+#include "api/problem_scales.hpp"
 #include "base/files.hpp"
 #include "base/matrix_unit.hpp"
 #include "dispatch/architecture.hpp"
@@ -137,8 +138,8 @@ class CpuPlan final : public Plan {
       for (std::int64_t h = 0; h < o.heads; ++h)
         for (std::int64_t row = 0; row < o.rows; ++row) {
           const std::int64_t offset = b * problem_.o.batch + h * problem_.o.head + row * problem_.o.row;
-          std::memset(static_cast<char*>(at.o) + offset * element_bytes_, 0,
-                      static_cast<std::size_t>(o.dim) * static_cast<std::size_t>(element_bytes_));
+          std::memset(static_cast<char*>(at.o) + offset * bytes_.o, 0,
+                      static_cast<std::size_t>(o.dim) * static_cast<std::size_t>(bytes_.o));
           if (at.lse != nullptr)
             at.lse[(b * o.heads + h) * o.rows + row] =
                 at.sinks != nullptr ? at.sinks[h] : -std::numeric_limits<float>::infinity();
@@ -150,7 +151,9 @@ class CpuPlan final : public Plan {
     const Addresses at = checked(tensors);
     if (at.cu_seqlens_q != nullptr) expect_within("cu_seqlens_q", at.cu_seqlens_q, problem_.total_q);
     if (at.cu_seqlens_k != nullptr) expect_within("cu_seqlens_k", at.cu_seqlens_k, problem_.total_k);
-    return bound(at, workspace);
+    const FeatureParams launch = bound(at, workspace);
+    expect_factors(problem_, launch);
+    return launch;
   }
   void expect_within(const char* name, const std::int32_t* begins, std::int64_t total) const {
     for (std::int64_t b = 0; b <= problem_.workload.batch; ++b)

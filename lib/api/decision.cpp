@@ -88,15 +88,17 @@ Choice choose(const Problem& problem, const Options& options, const DeviceFacts&
 std::string layout_refusal(const Problem& problem) {
   const Workload& w = problem.workload;
   const bool gpu = problem.device == DeviceKind::cuda;
-  const std::int64_t unit = static_cast<std::int64_t>(kGpuAlignment) / facts_of(w.dtype).bytes;
   if (gpu && w.dim != w.dim_v) return fmt::format("the head dims of K and V are {} and {}", w.dim, w.dim_v);
   struct Tensor {
     const char* name;
     const TensorLayout& layout;
     TensorSizes sizes;
+    Dtype dtype;
   };
-  for (const Tensor& t : {Tensor{"Q", problem.q, problem.q_sizes()}, Tensor{"K", problem.k, problem.k_sizes()},
-                          Tensor{"V", problem.v, problem.v_sizes()}, Tensor{"O", problem.o, problem.o_sizes()}}) {
+  for (const Tensor& t :
+       {Tensor{"Q", problem.q, problem.q_sizes(), w.dtype_q()}, Tensor{"K", problem.k, problem.k_sizes(), w.dtype_k()},
+        Tensor{"V", problem.v, problem.v_sizes(), w.dtype_v()}, Tensor{"O", problem.o, problem.o_sizes(), w.dtype}}) {
+    const auto unit = static_cast<std::int64_t>(kGpuAlignment / size_of(t.dtype));
     if (t.layout.step != 1) return fmt::format("the elements of a row of {} are {} apart", t.name, t.layout.step);
     for (const auto& [count, stride] : {std::pair{t.sizes.batch, t.layout.batch},
                                         std::pair{t.sizes.heads, t.layout.head}, std::pair{t.sizes.rows, t.layout.row}})
@@ -187,6 +189,14 @@ Decision decide_at_once(const Problem& problem, const Options& options, const De
       if (error.code() != ErrorCode::unsupported || !options.variant.empty()) throw;
       refusal = error;
     }
+  }
+  if (w.quantised) {
+    if (refusal) throw Error(*refusal);
+    throw Error(ErrorCode::unsupported,
+                fmt::format("{}, and quantised tensors are not copied; give tensors of equal head dims whose rows are "
+                            "contiguous{}",
+                            lies, problem.device == DeviceKind::cuda ? ", with strides of whole 16 bytes" : ""),
+                to_string(w));
   }
   std::vector<std::pair<std::int64_t, std::int64_t>> dims;
   if (w.dim == w.dim_v) dims.emplace_back(w.dim, w.dim_v);

@@ -66,10 +66,10 @@ class DividedPlan final : public Plan {
     const Workload& w = problem_.workload;
     const std::int64_t head_kv = head / (w.heads / w.heads_kv);
     heed_tensors part = all;
-    move_by(part.q, head * problem_.q.head * element_bytes_);
-    move_by(part.o, head * problem_.o.head * element_bytes_);
-    move_by(part.k, head_kv * problem_.k.head * element_bytes_);
-    move_by(part.v, head_kv * problem_.v.head * element_bytes_);
+    move_by(part.q, head * problem_.q.head * bytes_.q);
+    move_by(part.o, head * problem_.o.head * bytes_.o);
+    move_by(part.k, head_kv * problem_.k.head * bytes_.k);
+    move_by(part.v, head_kv * problem_.v.head * bytes_.v);
     constexpr auto kNumber = static_cast<std::int64_t>(sizeof(float));
     move_by(part.lse, head * problem_.o_sizes().rows * kNumber);
     if (w.bias) move_by(part.bias, head * problem_.bias.head * static_cast<std::int64_t>(size_of(w.bias->dtype)));
@@ -78,6 +78,9 @@ class DividedPlan final : public Plan {
     if (w.relative) move_by(part.relative_bias, head * w.relative->buckets * kNumber);
     move_by(part.block_counts, head * problem_.block_counts.head * kNumber);
     move_by(part.block_indices, head * problem_.block_indices.head * kNumber);
+    move_by(part.q_scale, head * problem_.q_scales.strides.head * kNumber);
+    move_by(part.k_scale, head_kv * problem_.k_scales.strides.head * kNumber);
+    move_by(part.v_scale, head_kv * problem_.v_scales.strides.head * kNumber);
     return part;
   }
 
@@ -89,13 +92,13 @@ class DividedPlan final : public Plan {
     };
     // Rows of ragged tensors and of pages are found by the arrays that say where an entry's lie.
     if (!w.ragged) {
-      move(part.q, problem_.q.batch, element_bytes_);
-      move(part.o, problem_.o.batch, element_bytes_);
+      move(part.q, problem_.q.batch, bytes_.q);
+      move(part.o, problem_.o.batch, bytes_.o);
       move(part.lse, w.heads * w.len_q, sizeof(float));
     }
     if (!w.ragged && w.page_size == 0) {
-      move(part.k, problem_.k.batch, element_bytes_);
-      move(part.v, problem_.v.batch, element_bytes_);
+      move(part.k, problem_.k.batch, bytes_.k);
+      move(part.v, problem_.v.batch, bytes_.v);
     }
     if (w.bias) move(part.bias, problem_.bias.batch, static_cast<std::int64_t>(size_of(w.bias->dtype)));
     if (problem_.alibi_by_batch) move(part.alibi_slopes, w.heads, sizeof(float));
@@ -106,6 +109,11 @@ class DividedPlan final : public Plan {
     move(part.prefix_lengths, 1, sizeof(std::int32_t));
     move(part.block_counts, problem_.block_counts.batch, sizeof(std::int32_t));
     move(part.block_indices, problem_.block_indices.batch, sizeof(std::int32_t));
+    move(part.q_scale, problem_.q_scales.strides.batch, sizeof(float));
+    // Factors of rows of pages are found by the page.
+    for (const auto& [address, scales] :
+         {std::pair{&part.k_scale, &problem_.k_scales}, std::pair{&part.v_scale, &problem_.v_scales}})
+      if (w.page_size == 0 || scales->strides.row == 0) move(*address, scales->strides.batch, sizeof(float));
     if (w.dropout > 0) part.dropout_first_entry += static_cast<std::int32_t>(entry);
     return part;
   }

@@ -197,12 +197,12 @@ class GpuPlan final : public Plan {
   // Zeros and minus infinity.
   void write_empty_rows(const Addresses& at, CUstream stream) const {
     const TensorSizes o = problem_.o_sizes();
-    const auto row_bytes = static_cast<std::size_t>(o.dim) * static_cast<std::size_t>(element_bytes_);
+    const auto row_bytes = static_cast<std::size_t>(o.dim) * static_cast<std::size_t>(bytes_.o);
     for (std::int64_t b = 0; b < o.batch; ++b)
       for (std::int64_t h = 0; h < o.heads; ++h) {
-        const std::int64_t offset = (b * problem_.o.batch + h * problem_.o.head) * element_bytes_;
+        const std::int64_t offset = (b * problem_.o.batch + h * problem_.o.head) * bytes_.o;
         check(cuda_.memset_d2d8_async(reinterpret_cast<CUdeviceptr>(static_cast<char*>(at.o) + offset),
-                                      static_cast<std::size_t>(problem_.o.row * element_bytes_), 0, row_bytes,
+                                      static_cast<std::size_t>(problem_.o.row * bytes_.o), 0, row_bytes,
                                       static_cast<std::size_t>(o.rows), stream),
               "writing zeros");
       }

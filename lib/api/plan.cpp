@@ -7,6 +7,7 @@
 #include <map>
 #include <mutex>
 
+#include "api/problem_scales.hpp"
 #include "base/parallel.hpp"
 #include "device/cpu_level.hpp"
 #include "device/device.hpp"
@@ -23,6 +24,11 @@ constexpr std::size_t kLeastSemaphoreBytes = 16384;  // 4096 counters: those of 
 
 [[noreturn]] void refuse(const std::string& text, std::string value = {}) {
   throw Error(ErrorCode::usage, text, std::move(value));
+}
+
+TensorBytes bytes_of_tensors(const Workload& w) {
+  const auto bytes = [](Dtype dtype) { return static_cast<int>(size_of(dtype)); };
+  return {bytes(w.dtype_q()), bytes(w.dtype_k()), bytes(w.dtype_v()), bytes(w.dtype)};
 }
 
 }  // namespace
@@ -96,9 +102,8 @@ Plan::Plan(const Problem& problem, Choice choice, LaunchPlan launch)
       choice_(std::move(choice)),
       launch_(std::move(launch)),
       mask_(mask_kind(problem_.workload)),
-      element_bytes_(facts_of(problem_.workload.dtype).bytes),
-      tensor_alignment_(problem_.device == DeviceKind::cuda ? kGpuAlignment
-                                                            : static_cast<std::uintptr_t>(element_bytes_)) {
+      bytes_(bytes_of_tensors(problem_.workload)),
+      tensor_alignment_(problem_.device == DeviceKind::cuda ? kGpuAlignment : 1) {
   const Workload& w = problem_.workload;
   if (choice_.variant.family != nullptr) variant_text_ = describe(choice_.variant);
   const auto differs = [](std::int64_t count, long long a, long long b) { return count > 1 && a != b; };
@@ -148,6 +153,9 @@ Plan::Plan(const Problem& problem, Choice choice, LaunchPlan launch)
     params_.block_count_strides = problem_.block_counts;
     params_.block_index_strides = problem_.block_indices;
   }
+  params_.q_scales = problem_.q_scales;
+  params_.k_scales = problem_.k_scales;
+  params_.v_scales = problem_.v_scales;
   params_.aligned_to_the_end = is_aligned_to_the_end(w.mask) ? 1 : 0;
   extents_ = extents();
 }
@@ -155,9 +163,15 @@ Plan::Plan(const Problem& problem, Choice choice, LaunchPlan launch)
 std::array<Plan::Extent, Plan::kTensors> Plan::extents() const {
   const Workload& w = problem_.workload;
   const bool has_keys = problem_.has_keys;
-  const auto of_elements = [&](const TensorSizes& sizes, const TensorLayout& layout, bool is_needed) {
-    const auto bytes = static_cast<std::size_t>(element_bytes_);
+  const auto of_elements = [&](const TensorSizes& sizes, const TensorLayout& layout, int element, bool is_needed) {
+    const auto bytes = static_cast<std::size_t>(element);
     return Extent{extent_bytes(sizes, layout, bytes), bytes, is_needed};
+  };
+  const auto of_scales = [&](const std::optional<QuantisedTensor> Quantised::*tensor, const TensorScales& scales,
+                             bool are_queries) {
+    const bool has = w.quantised && (*w.quantised.*tensor);
+    return has ? Extent{static_cast<std::uint64_t>(scale_extent(problem_, scales, are_queries)) * 4, 4, has_keys}
+               : Extent{};
   };
   const auto of_numbers = [](bool has, std::int64_t count, bool is_needed) {
     return has ? Extent{static_cast<std::uint64_t>(count) * 4, 4, is_needed} : Extent{};
@@ -168,10 +182,10 @@ std::array<Plan::Extent, Plan::kTensors> Plan::extents() const {
   const TensorSizes o = problem_.o_sizes();
   const std::size_t bias_bytes = w.bias ? size_of(w.bias->dtype) : 1;
   return {
-      of_elements(problem_.q_sizes(), problem_.q, has_keys),
-      of_elements(problem_.k_sizes(), problem_.k, has_keys),
-      of_elements(problem_.v_sizes(), problem_.v, has_keys),
-      of_elements(o, problem_.o, true),
+      of_elements(problem_.q_sizes(), problem_.q, bytes_.q, has_keys),
+      of_elements(problem_.k_sizes(), problem_.k, bytes_.k, has_keys),
+      of_elements(problem_.v_sizes(), problem_.v, bytes_.v, has_keys),
+      of_elements(o, problem_.o, bytes_.o, true),
       of_numbers(problem_.wants_lse, o.batch * o.heads * o.rows, true),
       w.bias ? Extent{extent_bytes(problem_.bias_sizes(), problem_.bias, bias_bytes), bias_bytes, has_keys} : Extent{},
       of_numbers(w.sinks, w.heads, has_keys || problem_.wants_lse),
@@ -184,6 +198,9 @@ std::array<Plan::Extent, Plan::kTensors> Plan::extents() const {
       of_lists(problem_.block_index_sizes(), problem_.block_indices),
       of_numbers(w.prefix > 0, w.batch, has_keys),
       of_numbers(w.relative.has_value(), w.relative ? w.heads * w.relative->buckets : 0, has_keys),
+      of_scales(&Quantised::q, problem_.q_scales, true),
+      of_scales(&Quantised::k, problem_.k_scales, false),
+      of_scales(&Quantised::v, problem_.v_scales, false),
   };
 }
 
@@ -212,7 +229,10 @@ Addresses Plan::checked(const heed_tensors& t) const {
                                             {"block_counts", t.block_counts, "HEED_HAS_BLOCKS"},
                                             {"block_indices", t.block_indices, "HEED_HAS_BLOCKS"},
                                             {"prefix_lengths", t.prefix_lengths, "HEED_HAS_PREFIX"},
-                                            {"relative_bias", t.relative_bias, "HEED_HAS_RELATIVE_BIAS"}}};
+                                            {"relative_bias", t.relative_bias, "HEED_HAS_RELATIVE_BIAS"},
+                                            {"q_scale", t.q_scale, "HEED_SCALED and a Q of 8 bits"},
+                                            {"k_scale", t.k_scale, "HEED_SCALED and a K of 8 bits"},
+                                            {"v_scale", t.v_scale, "HEED_SCALED and a V of 8 bits"}}};
   constexpr std::size_t kO = 3, kLse = 4;
   for (std::size_t i = 0; i < kTensors; ++i) {
     const Given& tensor = all[i];
@@ -222,7 +242,7 @@ Addresses Plan::checked(const heed_tensors& t) const {
              tensor.name);
     if (!extent.is_needed) continue;
     if (tensor.address == nullptr) refuse(fmt::format("the address of {} is null", tensor.name), tensor.name);
-    const std::uintptr_t needed = i <= kO ? tensor_alignment_ : extent.element;
+    const std::uintptr_t needed = i <= kO ? std::max(tensor_alignment_, extent.element) : extent.element;
     if (reinterpret_cast<std::uintptr_t>(tensor.address) % needed != 0)
       refuse(
           fmt::format("{} lies at {}; its address must be a multiple of {} bytes", tensor.name, tensor.address, needed),
@@ -263,6 +283,9 @@ Addresses Plan::checked(const heed_tensors& t) const {
           .block_indices = t.block_indices,
           .prefix_lengths = t.prefix_lengths,
           .relative_bias = t.relative_bias,
+          .q_scale = t.q_scale,
+          .k_scale = t.k_scale,
+          .v_scale = t.v_scale,
           .dropout_seed = t.dropout_seed,
           .dropout_offset = t.dropout_offset,
           .dropout_first_entry = t.dropout_first_entry};
@@ -296,12 +319,15 @@ FeatureParams Plan::bound(const Addresses& at, void* workspace) const {
   p.block_indices = at.block_indices;
   p.prefix_lengths = at.prefix_lengths;
   p.relative_bias = at.relative_bias;
+  p.q_scales.at = at.q_scale;
+  p.k_scales.at = at.k_scale;
+  p.v_scales.at = at.v_scale;
   p.dropout_seed = at.dropout_seed;
   p.dropout_offset = at.dropout_offset;
   p.dropout_first_entry = at.dropout_first_entry;
   p.semaphores = launch_.semaphores > 0 ? static_cast<unsigned*>(workspace) : nullptr;
   p.workspace = launch_.workspace_bytes > 0 ? static_cast<char*>(workspace) + semaphore_bytes_ : nullptr;
-  return trimmed(p, mask_, element_bytes_);
+  return trimmed(p, mask_, {bytes_.k, bytes_.v});
 }
 
 void Plan::info(heed_plan_info& info) const {

@@ -91,6 +91,9 @@ struct Addresses {
   const std::int32_t* block_indices;
   const std::int32_t* prefix_lengths;
   const float* relative_bias;
+  const float* q_scale;
+  const float* k_scale;
+  const float* v_scale;
   std::uint64_t dropout_seed;
   std::uint64_t dropout_offset;
   std::int32_t dropout_first_entry;
@@ -130,10 +133,10 @@ class Plan {
   Choice choice_;
   LaunchPlan launch_;
   MaskKind mask_;
-  int element_bytes_;
+  TensorBytes bytes_;                ///< of an element
   std::size_t semaphore_bytes_ = 0;  ///< at the beginning of a workspace
   std::size_t workspace_bytes_ = 0;
-  std::uintptr_t tensor_alignment_;  ///< of Q, K, V and O
+  std::uintptr_t tensor_alignment_;  ///< of Q, K, V and O, beside that of their elements
 
  private:
   /// What the problem has of a tensor of heed_tensors, in the order of its addresses.
@@ -142,7 +145,7 @@ class Plan {
     std::uintptr_t element = 1;  ///< bytes
     bool is_needed = false;      ///< by a run
   };
-  static constexpr std::size_t kTensors = 16;
+  static constexpr std::size_t kTensors = 19;
   [[nodiscard]] std::array<Extent, kTensors> extents() const;
 
   FeatureParams params_{};

@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "api/problem_features.hpp"
+#include "api/problem_scales.hpp"
 #include "variant/element.hpp"
 
 namespace heed::api {
@@ -23,21 +24,8 @@ void require_version(const heed_problem* p) {
                 std::to_string(p->struct_size));
   for (const std::uint64_t word : p->reserved)
     if (word != 0) throw Error(ErrorCode::usage, "reserved fields of heed_problem must be 0", std::to_string(word));
-  for (const std::int64_t word : {std::int64_t{p->reserved_flags}, std::int64_t{p->reserved_dtype}})
-    if (word != 0) throw Error(ErrorCode::usage, "reserved fields of heed_problem must be 0", std::to_string(word));
-}
-
-std::optional<Dtype> dtype_of(int dtype) {
-  switch (dtype) {
-    case HEED_FP16:
-      return Dtype::fp16;
-    case HEED_BF16:
-      return Dtype::bf16;
-    case HEED_FP32:
-      return Dtype::fp32;
-    default:
-      return std::nullopt;
-  }
+  if (p->reserved_flags != 0)
+    throw Error(ErrorCode::usage, "reserved fields of heed_problem must be 0", std::to_string(p->reserved_flags));
 }
 
 void refuse_unserved(const heed_problem& p) {
@@ -51,16 +39,18 @@ void refuse_unserved(const heed_problem& p) {
   if ((p.flags & ~kKnown) != 0)
     throw Error(ErrorCode::usage, fmt::format("flags {:#x} of heed_problem are unknown", p.flags & ~kKnown),
                 std::to_string(p.flags));
-  if ((p.flags & HEED_SCALED) != 0) refuse("a scale factor of quantised tensors", "the nearest that is: fp16 or bf16");
-  for (const int dtype : {p.dtype_q, p.dtype_kv, p.dtype_o}) {
+  for (const int dtype : {p.dtype_q, p.dtype_k, p.dtype_v, p.dtype_o}) {
     if (dtype < HEED_FP16 || dtype > HEED_BOOL)
       throw Error(ErrorCode::usage, fmt::format("{} is no heed_dtype", dtype), std::to_string(dtype));
     if (dtype == HEED_BOOL)
       refuse("HEED_BOOL as a type of Q, K, V or O", "it is for biases: use HEED_FP16 or HEED_BF16");
-    if (!dtype_of(dtype)) refuse("an 8-bit element type", "the nearest that are: HEED_FP16 and HEED_BF16");
   }
-  if (p.dtype_q != p.dtype_kv || p.dtype_q != p.dtype_o)
-    refuse("a problem with different element types", "the nearest that is: Q, K, V and O of one type");
+  if (is_quantised(static_cast<Dtype>(p.dtype_o)))
+    refuse("an 8-bit element type of O", "the nearest that are: HEED_FP16 and HEED_BF16");
+  for (const int dtype : {p.dtype_q, p.dtype_k, p.dtype_v})
+    if (dtype != p.dtype_o && !is_quantised(static_cast<Dtype>(dtype)))
+      refuse("a problem with different element types",
+             "the nearest that is: Q, K and V each of the type of O, or of 8 bits with HEED_SCALED");
 }
 
 Mask mask_of(int mask) {
@@ -210,7 +200,7 @@ Problem read_problem(const heed_problem* given) {
   w.len_k = std::max<std::int64_t>(p.len_k, 1);
   w.dim = p.dim;
   w.dim_v = p.dim_v;
-  w.dtype = *dtype_of(p.dtype_q);
+  w.dtype = static_cast<Dtype>(p.dtype_o);  // of equal values: problem_of
   w.mask = mask_of(p.mask);
   w.window = {p.window_left, p.window_right};
   if (p.window_left < Window::kAll || p.window_right < Window::kAll)
@@ -225,18 +215,18 @@ Problem read_problem(const heed_problem* given) {
   }
   if (p.scale > 0) w.scale = p.scale;
   read_features(p, problem);
+  read_scales(p, problem);
   w = reduced(w);
   validate(w);
-  const std::size_t bytes = size_of(w.dtype);
-  const auto read = [&](TensorLayout& layout, const Described& tensor) {
+  const auto read = [&](TensorLayout& layout, const Described& tensor, Dtype dtype) {
     expect_elements(tensor.name, tensor.sizes);
     layout = layout_of(tensor);
-    expect_extent(tensor.name, tensor.sizes, layout, bytes);
+    expect_extent(tensor.name, tensor.sizes, layout, size_of(dtype));
   };
-  read(problem.q, {"Q", p.q_strides, problem.q_sizes(), w.ragged});
-  read(problem.k, {"K", p.k_strides, problem.k_sizes(), problem.has_ragged_keys()});
-  read(problem.v, {"V", p.v_strides, problem.v_sizes(), problem.has_ragged_keys()});
-  read(problem.o, {"O", p.o_strides, problem.o_sizes(), w.ragged, true});
+  read(problem.q, {"Q", p.q_strides, problem.q_sizes(), w.ragged}, w.dtype_q());
+  read(problem.k, {"K", p.k_strides, problem.k_sizes(), problem.has_ragged_keys()}, w.dtype_k());
+  read(problem.v, {"V", p.v_strides, problem.v_sizes(), problem.has_ragged_keys()}, w.dtype_v());
+  read(problem.o, {"O", p.o_strides, problem.o_sizes(), w.ragged, true}, w.dtype);
   if (is_length_outer(problem.q, problem.q_sizes()) && is_length_outer(problem.o, problem.o_sizes()))
     w.layout = Layout::blhd;
   return problem;

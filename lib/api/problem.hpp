@@ -7,8 +7,10 @@
 #include "device/device_facts.hpp"
 #include "heed/heed.h"
 #include "heed/heed.hpp"
+#include "kernels/attention/scales.hpp"
 #include "kernels/contract.hpp"
 #include "workload/features.hpp"
+#include "workload/quantised.hpp"
 
 namespace heed::api {
 
@@ -47,6 +49,9 @@ struct Problem {
   std::int64_t block_most = 0;    ///< numbers that a list of blocks has room for
   TensorLayout block_counts;      ///< of (batch, heads, blocks of rows); 0: shared
   TensorLayout block_indices;     ///< of (batch, heads, blocks of rows, block_most)
+  TensorScales q_scales{};        ///< of quantised tensors, without addresses
+  TensorScales k_scales{};
+  TensorScales v_scales{};
 
   [[nodiscard]] bool has_ragged_keys() const { return workload.ragged && workload.page_size == 0; }
   /// Pages that the keys of an entry take: numbers of an entry of the page table.
@@ -88,7 +93,8 @@ Problem read_problem(const heed_problem* problem);
 /// the order of its layout and with room for as many rows as entries may have.
 inline heed_problem problem_of(const Workload& w, DeviceKind device) {
   static_assert(static_cast<int>(Dtype::fp16) == HEED_FP16 && static_cast<int>(Dtype::bf16) == HEED_BF16 &&
-                static_cast<int>(Dtype::fp32) == HEED_FP32);
+                static_cast<int>(Dtype::fp32) == HEED_FP32 && static_cast<int>(Dtype::e4m3) == HEED_FP8_E4M3 &&
+                static_cast<int>(Dtype::e5m2) == HEED_FP8_E5M2 && static_cast<int>(Dtype::int8) == HEED_INT8);
   static_assert(static_cast<int>(Mask::none) == HEED_MASK_NONE &&
                 static_cast<int>(Mask::causal_top_left) == HEED_MASK_CAUSAL_TOP_LEFT &&
                 static_cast<int>(Mask::causal_bottom_right) == HEED_MASK_CAUSAL_BOTTOM_RIGHT &&
@@ -104,7 +110,10 @@ inline heed_problem problem_of(const Workload& w, DeviceKind device) {
   p.len_k = w.len_k;
   p.dim = w.dim;
   p.dim_v = w.dim_v;
-  p.dtype_q = p.dtype_kv = p.dtype_o = static_cast<int>(w.dtype);
+  p.dtype_q = static_cast<int>(w.dtype_q());
+  p.dtype_k = static_cast<int>(w.dtype_k());
+  p.dtype_v = static_cast<int>(w.dtype_v());
+  p.dtype_o = static_cast<int>(w.dtype);
   p.mask = static_cast<int>(w.mask);
   p.window_left = w.window.left;
   p.window_right = w.window.right;
@@ -147,6 +156,28 @@ inline heed_problem problem_of(const Workload& w, DeviceKind device) {
     const std::int64_t by_batch = w.blocks->by_batch ? lists * (w.blocks->by_head ? w.heads : 1) : 0;
     p.block_count_strides = {by_batch, by_head, 1, 0};
     p.block_index_strides = {by_batch * p.block_most, by_head * p.block_most, p.block_most, 1};
+  }
+  if (w.quantised) {
+    p.flags |= HEED_SCALED;
+    const auto scales = [&](const std::optional<QuantisedTensor>& tensor, bool are_queries, std::int64_t columns) {
+      if (!tensor) return heed_scales{};
+      const bool of_rows = tensor->by == ScaleBy::block || tensor->by == ScaleBy::token;
+      const bool of_pages = of_rows && !are_queries && w.page_size > 0;
+      const std::int64_t rows = of_pages ? w.page_size : are_queries ? w.len_q : w.len_k;
+      const bool is_ragged = of_rows && w.ragged && !of_pages;
+      const ScaleSizes sizes =
+          scale_sizes(*tensor,
+                      of_pages    ? kMostSize
+                      : is_ragged ? 1
+                                  : w.batch,
+                      are_queries ? w.heads : w.heads_kv, is_ragged ? at_most(w.batch * rows) : rows, columns);
+      const Strides strides = sizes.strides();
+      return heed_scales{strides.batch, strides.head, strides.row, tensor->by == ScaleBy::channel ? 1 : 0,
+                         strides.row == 0 ? 1 : tensor->rows};
+    };
+    p.q_scales = scales(w.quantised->q, true, w.dim);
+    p.k_scales = scales(w.quantised->k, false, w.dim);
+    p.v_scales = scales(w.quantised->v, false, w.dim_v);
   }
   if (w.ragged) {
     p.total_q = at_most(w.batch * w.len_q);

@@ -21,7 +21,8 @@ bool is_same_mask(const Workload& a, const Workload& b) {
 // Values of a softcap and of dropout and the sizes of a bias change no time that a program is chosen by; pages and
 // ragged rows do.
 bool has_same_features(const Workload& a, const Workload& b) {
-  return features_of(a) == features_of(b) && a.ragged == b.ragged && a.page_size == b.page_size;
+  return features_of(a) == features_of(b) && a.ragged == b.ragged && a.page_size == b.page_size &&
+         a.quantised == b.quantised;
 }
 
 }  // namespace

@@ -74,6 +74,9 @@ std::optional<int> driver_type_of(Element element) {
     case Element::bf16:
       return 9;
     case Element::fp32:
+    case Element::e4m3:
+    case Element::e5m2:
+    case Element::int8:
       return std::nullopt;  // a box of 64 columns is one swizzled row of 128 bytes
   }
   return std::nullopt;

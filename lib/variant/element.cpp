@@ -19,9 +19,10 @@ ElementFacts row(Dtype dtype) {
           Traits::largest};
 }
 
-const std::array<ElementFacts, 3>& table() {
+const std::array<ElementFacts, 6>& table() {
   static const std::array all = {row<Element::fp16>(Dtype::fp16), row<Element::bf16>(Dtype::bf16),
-                                 row<Element::fp32>(Dtype::fp32)};
+                                 row<Element::fp32>(Dtype::fp32), row<Element::e4m3>(Dtype::e4m3),
+                                 row<Element::e5m2>(Dtype::e5m2), row<Element::int8>(Dtype::int8)};
   return all;
 }
 
@@ -62,7 +63,7 @@ const ElementFacts& facts_of(Dtype dtype) {
 
 const ElementFacts& find_element(std::string_view name) {
   return named(find(table(), [&](const ElementFacts& facts) { return facts.name == name; }), "element type", name,
-               {"fp16", "bf16", "fp32"});
+               {"fp16", "bf16", "fp32", "e4m3", "e5m2", "int8"});
 }
 
 std::string_view to_string(MaskKind mask) {

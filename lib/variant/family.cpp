@@ -13,6 +13,7 @@
 #include "variant/specialization.hpp"
 #include "workload/features.hpp"
 #include "workload/mask.hpp"
+#include "workload/quantised.hpp"
 
 namespace heed {
 
@@ -78,6 +79,9 @@ std::optional<std::string> refused_by_capabilities(const Family& family, const W
     for (const MaskKind mask : masks) names.emplace_back(to_string(mask));
     return fmt::format("the mask {} is not supported; it computes {}", to_string(mask_kind(w)), join(names, " and "));
   }
+  if (w.quantised && !family.reads(*w.quantised))
+    return fmt::format("quantised inputs ({}) are not supported; it reads {}", words_of(*w.quantised),
+                       family.quantised().empty() ? "none" : family.quantised());
   const Features has = family.features();
   const Features missing = without(features_of(w), has);
   if (has_features(missing))
@@ -182,7 +186,8 @@ Problem problem_of(const Workload& workload) {
   return {.element = facts_of(workload.dtype).element,
           .head_dim = static_cast<int>(workload.dim),
           .mask = mask_kind(workload),
-          .features = features_of(workload)};
+          .features = features_of(workload),
+          .inputs = inputs_of(workload)};
 }
 
 namespace {
@@ -269,6 +274,10 @@ std::string literal(const Problem& problem) {
   if (problem.sizes.len_q != 0) text += ", .sizes = " + literal(problem.sizes);
   if (!(problem.specialization == Specialization{})) text += ", .specialization = " + literal(problem.specialization);
   if (has_features(problem.features)) text += ", .features = " + literal(problem.features);
+  if (const Inputs& inputs = problem.inputs; inputs.quantised)
+    text += fmt::format(
+        ", .inputs = {{.quantised = true, .q = heed::Element::{}, .k = heed::Element::{}, .v = heed::Element::{}}}",
+        to_string(inputs.q), to_string(inputs.k), to_string(inputs.v));
   return text + "}";
 }
 
@@ -276,6 +285,8 @@ std::string to_string(const Problem& problem) {
   const FixedSizes& s = problem.sizes;
   std::string text = fmt::format("{}_d{}", to_string(problem.element), problem.head_dim);
   if (problem.mask != MaskKind::none) text += fmt::format("_{}", to_string(problem.mask));
+  if (const Inputs& inputs = problem.inputs; inputs.quantised)
+    text += fmt::format("_q{}_k{}_v{}", to_string(inputs.q), to_string(inputs.k), to_string(inputs.v));
   if (has_features(problem.features)) text += "_" + to_string(problem.features);
   if (s.len_q == 0) return text;
   text += "_";

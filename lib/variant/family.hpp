@@ -98,6 +98,10 @@ class Family {
   [[nodiscard]] virtual std::vector<MaskKind> masks() const = 0;
   /// The features that it has code for.
   [[nodiscard]] virtual Features features() const { return {}; }
+  /// Which of Q, K and V it reads quantised, in words: "Q and K in int8"; empty: none.
+  [[nodiscard]] virtual std::string_view quantised() const { return {}; }
+  /// Whether it has code for inputs that are quantised like that, with scale factors of any granularity.
+  [[nodiscard]] virtual bool reads(const Quantised&) const { return false; }
   [[nodiscard]] virtual const std::vector<Knob>& knobs() const = 0;
   /// The specializations that it has code for.
   [[nodiscard]] virtual SpecializationSupport specializations() const { return {}; }
@@ -202,8 +206,8 @@ std::string too_large_to_know(const Workload& workload);
 /// A problem as C++, for a prelude: "{.element = heed::Element::fp16, .head_dim = 64, .mask = heed::MaskKind::none}".
 std::string literal(const Problem& problem);
 
-/// "fp16_d64", "bf16_d128_causal", "fp32_d64_window" or, with sizes, "fp16_d64_b1h8hkv8l512k512", with dense outputs as
-/// well "fp16_d64_b1h8hkv8l512k512_bhld".
+/// "fp16_d64", "bf16_d128_causal", "fp32_d64_window", "fp16_d64_qint8_kint8_vfp16" or, with sizes,
+/// "fp16_d64_b1h8hkv8l512k512", with dense outputs as well "fp16_d64_b1h8hkv8l512k512_bhld".
 std::string to_string(const Problem& problem);
 
 /// What a custom source asks of its launch on top of its family's plan.

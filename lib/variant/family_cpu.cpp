@@ -129,6 +129,8 @@ class CpuFamily final : public Family {
   HeadDims head_dims() const override { return {.listed = {}, .step = 1, .most = 512}; }
   std::vector<MaskKind> masks() const override { return {MaskKind::none, MaskKind::causal, MaskKind::window}; }
   Features features() const override { return kAllFeatures; }
+  std::string_view quantised() const override { return "Q, K and V, each in e4m3, e5m2 or int8"; }
+  bool reads(const Quantised&) const override { return true; }
   const std::vector<Knob>& knobs() const override { return table().knobs(); }
 
   std::optional<std::string> refuses_device(const DeviceFacts& device) const override {
@@ -152,6 +154,8 @@ class CpuFamily final : public Family {
         return fmt::format("block_n {} is below tile_rows {}", c.block_n, c.tile_rows);
       case cpu::Illegal::unit:
         return "this CPU has no matrix unit with tiles of bf16 (AMX), or keeps it from this process; use unit=vector";
+      case cpu::Illegal::quantised:
+        return "quantised inputs are read by the vector unit alone; use unit=vector";
       case cpu::Illegal::pack_gqa:
         return "pack_gqa=on is for the matrix unit; use unit=matrix";
       case cpu::Illegal::group_block:
@@ -188,7 +192,7 @@ class CpuFamily final : public Family {
     cpu::Config c;
     // Every processor: the knob's values are sparse, so the largest that fits.
     c.threads = largest("threads", [&](int threads) { return threads <= device.processors; });
-    if (device.matrix_unit)
+    if (device.matrix_unit && !workload.quantised)
       choose_for_matrix_unit(c, workload);
     else
       choose_for_vector_unit(c, workload, device);

@@ -223,6 +223,11 @@ class Sm80Family final : public Family {
   HeadDims head_dims() const override { return {.listed = {64, 128, 256}}; }
   std::vector<MaskKind> masks() const override { return {MaskKind::none, MaskKind::causal, MaskKind::window}; }
   Features features() const override { return kAllFeatures; }
+  std::string_view quantised() const override { return "Q and K in int8"; }
+  bool reads(const Quantised& quantised) const override {
+    const auto is_int8 = [](const std::optional<QuantisedTensor>& t) { return t && t->dtype == Dtype::int8; };
+    return is_int8(quantised.q) && is_int8(quantised.k) && !quantised.v;
+  }
   const std::vector<Knob>& knobs() const override { return table().knobs(); }
 
   std::optional<std::string> refuses_device(const DeviceFacts& device) const override { return refused_by_mma(device); }
@@ -230,6 +235,8 @@ class Sm80Family final : public Family {
     // At 256 every config spills, and the sums of 768 products that tensor cores truncate are off by 6e-6.
     if (workload.dtype == Dtype::fp32 && workload.dim > kWidest_fp32)
       return fmt::format("head dim {} in fp32 is not supported; it takes 64 and {}", workload.dim, kWidest_fp32);
+    if (workload.dtype == Dtype::fp32 && workload.quantised)
+      return "quantised inputs with O and V in fp32 are not supported; it takes them with fp16 and bf16";
     return refused_by_grid(workload);
   }
 
@@ -285,7 +292,10 @@ class Sm80Family final : public Family {
   }
 
   Config default_config(const Workload& workload, const DeviceFacts& device) const override {
-    for (const sm80::Config& c : preferred(workload, device)) {
+    for (sm80::Config c : preferred(workload, device)) {
+      // With scores of int8 32 rows a warp, tiles of 64 keys and their overlap spill 100 to 200 bytes beside 255
+      // registers, tiles of 32 keys take 224 and spill none (sm_80, head dim 64).
+      if (workload.quantised && c.warp_rows == 32 && c.overlap) c.block_n = 32;
       Config config = table().config_of(c);
       if (!is_illegal(config, workload, device)) return config;
     }

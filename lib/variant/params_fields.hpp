@@ -103,6 +103,9 @@ void for_each_feature_field(const Visit& visit) {
   visit("dropout_first_key", offset_of(params.dropout_first_key));
   visit("relative_bias", offset_of(params.relative_bias));
   visit("relative_buckets", offset_of(params.relative_buckets));
+  visit("q_scales", offset_of(params.q_scales));
+  visit("k_scales", offset_of(params.k_scales));
+  visit("v_scales", offset_of(params.v_scales));
 }
 
 }  // namespace heed

@@ -1,4 +1,4 @@
-/// Many elements of a 16-bit or fp32 array at once.
+/// Many elements of an array at once.
 #pragma once
 
 #include <bit>
@@ -36,6 +36,11 @@ void load_elements(Dtype dtype, const void* data, std::size_t index, std::size_t
       for (std::size_t i = 0; i < count; ++i) to[i] = static_cast<T>(from[i]);
       break;
     }
+    case Dtype::e4m3:
+    case Dtype::e5m2:
+    case Dtype::int8:
+      for (std::size_t i = 0; i < count; ++i) to[i] = static_cast<T>(load_element(dtype, data, index + i));
+      break;
   }
 }
 

@@ -9,6 +9,7 @@
 #include "base/random.hpp"
 #include "base/text.hpp"
 #include "workload/blocks.hpp"
+#include "workload/quantised.hpp"
 #include "workload/refusal.hpp"
 #include "workload/relative_bias.hpp"
 
@@ -151,6 +152,7 @@ std::string features_text(const Workload& w) {
   if (w.prefix > 0) text += fmt::format(":prefix={}", w.prefix);
   if (w.blocks) text += ":blocks=" + to_string(*w.blocks);
   if (w.dropout != 0) text += fmt::format(":dropout={}", w.dropout);
+  if (w.quantised) text += ":quantised=" + to_string(*w.quantised);
   return text;
 }
 
@@ -204,6 +206,11 @@ bool parse_feature(std::string_view whole, std::string_view part, Workload& w) {
     w.blocks = parse_block_pattern(whole, value);
     return true;
   }
+  if (name == "quantised") {
+    once(w.quantised.has_value());
+    w.quantised = parse_quantised(whole, value);
+    return true;
+  }
   if (name != "bias") return false;
   once(w.bias.has_value());
   w.bias = parse_bias(whole, value);
@@ -225,6 +232,8 @@ std::string wrong_features(const Workload& w) {
     return "ragged keys have lengths of their own; leave key_lengths out";
   if (w.blocks)
     if (std::string wrong = wrong_blocks(w); !wrong.empty()) return wrong;
+  if (w.quantised)
+    if (std::string wrong = wrong_quantised(w); !wrong.empty()) return wrong;
   if (w.bias && static_cast<double>(bias_sizes(w).count()) > 0x1p40) return "its bias has more than 2^40 elements";
   return {};
 }

@@ -1,5 +1,5 @@
 /// Conversions between fp32 and the 16-bit types, round to nearest even (IEEE 754-2019 binary16; bfloat16 as the upper
-/// half of binary32).
+/// half of binary32), and elements of any type by their dtype. Those of 8 bits are kernels/eight_bits.hpp's.
 #pragma once
 
 #include <bit>
@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "heed/heed.hpp"
+#include "kernels/eight_bits.hpp"
 
 namespace heed {
 
@@ -53,6 +54,12 @@ inline float load_element(Dtype dtype, const void* data, std::size_t index) {
       return bf16_to_float(static_cast<const std::uint16_t*>(data)[index]);
     case Dtype::fp32:
       return static_cast<const float*>(data)[index];
+    case Dtype::e4m3:
+      return e4m3_to_float(static_cast<const unsigned char*>(data)[index]);
+    case Dtype::e5m2:
+      return e5m2_to_float(static_cast<const unsigned char*>(data)[index]);
+    case Dtype::int8:
+      return int8_to_float(static_cast<const unsigned char*>(data)[index]);
   }
   return 0;
 }
@@ -68,6 +75,15 @@ inline void store_element(Dtype dtype, void* data, std::size_t index, float valu
     case Dtype::fp32:
       static_cast<float*>(data)[index] = value;
       break;
+    case Dtype::e4m3:
+      static_cast<unsigned char*>(data)[index] = float_to_e4m3(value);
+      break;
+    case Dtype::e5m2:
+      static_cast<unsigned char*>(data)[index] = float_to_e5m2(value);
+      break;
+    case Dtype::int8:
+      static_cast<unsigned char*>(data)[index] = float_to_int8(value);
+      break;
   }
 }
 
@@ -80,6 +96,12 @@ inline float round_to(Dtype dtype, float value) {
       return bf16_to_float(float_to_bf16(value));
     case Dtype::fp32:
       return value;
+    case Dtype::e4m3:
+      return e4m3_to_float(float_to_e4m3(value));
+    case Dtype::e5m2:
+      return e5m2_to_float(float_to_e5m2(value));
+    case Dtype::int8:
+      return int8_to_float(float_to_int8(value));
   }
   return value;
 }

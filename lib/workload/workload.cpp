@@ -10,6 +10,7 @@
 #include "workload/blocks.hpp"
 #include "workload/features.hpp"
 #include "workload/mask.hpp"
+#include "workload/quantised.hpp"
 #include "workload/refusal.hpp"
 
 namespace heed {
@@ -96,8 +97,11 @@ Enum parse_named(std::string_view text, const char* what, const std::pair<std::s
               std::string(text));
 }
 
+// Of a workload: O's.
 constexpr std::pair<std::string_view, Dtype> kDtypes[] = {
     {"fp16", Dtype::fp16}, {"bf16", Dtype::bf16}, {"fp32", Dtype::fp32}};
+constexpr std::pair<std::string_view, Dtype> kQuantisedDtypes[] = {
+    {"e4m3", Dtype::e4m3}, {"e5m2", Dtype::e5m2}, {"int8", Dtype::int8}};
 constexpr std::pair<std::string_view, Mask> kMasks[] = {{"none", Mask::none},
                                                         {"causal_top_left", Mask::causal_top_left},
                                                         {"causal_bottom_right", Mask::causal_bottom_right},
@@ -145,7 +149,7 @@ std::string_view name_of(Enum value, const std::pair<std::string_view, Enum> (&n
 }  // namespace
 
 std::string_view to_string(Dtype dtype) {
-  return name_of(dtype, kDtypes);
+  return is_quantised(dtype) ? name_of(dtype, kQuantisedDtypes) : name_of(dtype, kDtypes);
 }
 std::string_view to_string(Mask mask) {
   return is_window(mask) ? name_of(mask, kWindows) : name_of(mask, kMasks);
@@ -234,11 +238,16 @@ double Workload::bytes() const {
   const double biases = bias ? static_cast<double>(bias_sizes(*this).count()) *
                                    static_cast<double>(size_of(bias->dtype)) * visible_scores() / scores
                              : 0;
-  const double elements = sum_over_entries(*this, [](const Workload& entry) {
-    return static_cast<double>(entry.heads) * static_cast<double>(entry.len_q) +
-           static_cast<double>(entry.heads_kv) * static_cast<double>(entry.seen_keys().count());
+  const auto row_bytes = [](std::int64_t columns, Dtype of) {
+    return static_cast<double>(columns) * static_cast<double>(size_of(of));
+  };
+  const double tensors = sum_over_entries(*this, [&](const Workload& entry) {
+    return static_cast<double>(entry.heads) * static_cast<double>(entry.len_q) *
+               (row_bytes(dim, dtype_q()) + row_bytes(dim_v, dtype)) +
+           static_cast<double>(entry.heads_kv) * static_cast<double>(entry.seen_keys().count()) *
+               (row_bytes(dim, dtype_k()) + row_bytes(dim_v, dtype_v()));
   });
-  return elements * static_cast<double>(dim + dim_v) * static_cast<double>(size_of(dtype)) + biases;
+  return tensors + biases;
 }
 
 namespace {
@@ -283,6 +292,8 @@ void validate(const Workload& workload) {
   if (largest > static_cast<double>(kMaxElements))
     refuse_workload(text,
                     fmt::format("its largest tensor would have {:.3g} elements; at most 2^40 are allowed", largest));
+  if (is_quantised(workload.dtype))
+    refuse_workload(text, fmt::format("{} is no dtype of O; it is fp16, bf16 or fp32", to_string(workload.dtype)));
   validate_window(workload, text);
   if (const std::string wrong = wrong_features(workload); !wrong.empty()) refuse_workload(text, wrong);
   if (workload.scale && !(std::isfinite(*workload.scale) && *workload.scale > 0))
@@ -337,7 +348,7 @@ Workload parse_workload(std::string_view text) {
                             "window=LEFT/RIGHT, window_top_left=LEFT/RIGHT), layout (bhld, blhd), scale=NUMBER or "
                             "feature (softcap=NUMBER, bias=DTYPE/DIMENSIONS, alibi, sinks, key_lengths, ragged, "
                             "page=KEYS, prefix=KEYS, dropout=PROBABILITY, "
-                            "relative=BUCKETS/DISTANCE, blocks=SIZE/PARTS)",
+                            "relative=BUCKETS/DISTANCE, blocks=SIZE/PARTS, quantised=TENSORS/DTYPE/GRANULARITY)",
                             part));
     }
   }

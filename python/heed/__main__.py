@@ -23,7 +23,7 @@ def explained(library, workload, device_type, ordinal):
     p = c_api.Problem(struct_size=ctypes.sizeof(c_api.Problem), abi_version=c_api.ABI_VERSION, device_type=device_type, device=ordinal)
     p.batch, p.heads, p.heads_kv, p.len_q, p.len_k = w.batch, w.heads, w.heads_kv, w.len_q, w.len_k
     p.dim = p.dim_v = w.dim
-    p.dtype_q = p.dtype_kv = p.dtype_o = c_api.DTYPES[w.dtype]
+    p.dtype_q = p.dtype_k = p.dtype_v = p.dtype_o = c_api.DTYPES[w.dtype]
     p.mask, p.window_left, p.window_right = c_api.MASKS[w.mask], w.left, w.right
     p.scale = float(w.scale_text or 0)
     text = ctypes.create_string_buffer(8192)

@@ -8,7 +8,7 @@ class HeedError(RuntimeError):
     """The heed program, the library or a binary cannot be used; the message is a whole sentence."""
 
 
-ABI_VERSION = 4
+ABI_VERSION = 5
 CPU, CUDA = 0, 1
 DTYPES = {"fp16": 0, "bf16": 1, "fp32": 2}
 MASKS = {"none": 0, "causal_top_left": 1, "causal_bottom_right": 2, "window_top_left": 3, "window_bottom_right": 4}
@@ -25,6 +25,12 @@ class Strides(ctypes.Structure):
     _fields_ = [(name, ctypes.c_int64) for name in ("batch", "head", "row", "dim")]
 
 
+class Scales(ctypes.Structure):
+    """heed_scales: where the scale factors of a quantised tensor lie."""
+
+    _fields_ = [(name, ctypes.c_int64) for name in ("batch", "head", "row", "dim", "rows")]
+
+
 class Problem(ctypes.Structure):
     """heed_problem."""
 
@@ -32,13 +38,14 @@ class Problem(ctypes.Structure):
         [(name, ctypes.c_uint32) for name in ("struct_size", "abi_version")]
         + [(name, ctypes.c_int32) for name in ("device_type", "device")]
         + [(name, ctypes.c_int64) for name in ("batch", "heads", "heads_kv", "len_q", "len_k", "dim", "dim_v")]
-        + [(name, ctypes.c_int32) for name in ("dtype_q", "dtype_kv", "dtype_o", "mask", "dtype_bias", "reserved_dtype")]
+        + [(name, ctypes.c_int32) for name in ("dtype_q", "dtype_k", "dtype_v", "dtype_o", "mask", "dtype_bias")]
         + [(name, ctypes.c_int64) for name in ("window_left", "window_right")]
         + [(name, ctypes.c_double) for name in ("scale", "softcap", "dropout")]
         + [(name, Strides) for name in ("q_strides", "k_strides", "v_strides", "o_strides", "bias_strides")]
         + [(name, ctypes.c_int64) for name in ("total_q", "total_k", "page_size", "pages", "page_table_stride", "block_rows", "block_keys", "block_most")]
         + [(name, Strides) for name in ("block_count_strides", "block_index_strides")]
         + [(name, ctypes.c_int64) for name in ("relative_buckets", "relative_max_distance")]
+        + [(name, Scales) for name in ("q_scales", "k_scales", "v_scales")]
         + [("flags", ctypes.c_uint32), ("reserved_flags", ctypes.c_uint32), ("reserved", ctypes.c_uint64 * 8)]
     )
 

@@ -53,7 +53,7 @@ class _HeedCall:
     def _plan(self, q, k, v, o):
         w = self.t.call
         p = c_api.Problem(struct_size=ctypes.sizeof(c_api.Problem), abi_version=c_api.ABI_VERSION, device_type=c_api.CUDA if q.is_cuda else c_api.CPU, device=q.device.index or 0)
-        p.dtype_q = p.dtype_kv = p.dtype_o = c_api.DTYPES[w.dtype]
+        p.dtype_q = p.dtype_k = p.dtype_v = p.dtype_o = c_api.DTYPES[w.dtype]
         p.mask, p.window_left, p.window_right = c_api.MASKS[w.mask], w.left, w.right
         if q.dim() == 4:
             p.batch, p.len_q, p.len_k, p.o_strides = w.batch, w.len_q, w.len_k, c_api.strides_of(o)

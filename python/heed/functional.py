@@ -267,7 +267,7 @@ def _problem(query, key, value, masking, wants_lse, f=None):
     p = c_api.Problem(struct_size=ctypes.sizeof(c_api.Problem), abi_version=c_api.ABI_VERSION)
     p.device_type = c_api.CUDA if query.device.type == "cuda" else c_api.CPU
     p.device = query.device.index or 0
-    p.dtype_q = p.dtype_kv = p.dtype_o = _DTYPES[query.dtype]
+    p.dtype_q = p.dtype_k = p.dtype_v = p.dtype_o = _DTYPES[query.dtype]
     p.mask, p.window_left, p.window_right, scale = masking
     p.scale = scale or 0
     p.flags = c_api.WANTS_LSE if wants_lse else 0

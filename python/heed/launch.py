@@ -41,7 +41,7 @@ def problem_of(workload, on_gpu, device, q, k, v, o):
     problem = Problem(struct_size=ctypes.sizeof(Problem), abi_version=ABI_VERSION, device_type=CUDA if on_gpu else CPU, device=device)
     problem.batch, problem.heads, problem.heads_kv, problem.len_q, problem.len_k = w.batch, w.heads, w.heads_kv, w.len_q, w.len_k
     problem.dim = problem.dim_v = w.dim
-    problem.dtype_q = problem.dtype_kv = problem.dtype_o = DTYPES[w.dtype]
+    problem.dtype_q = problem.dtype_k = problem.dtype_v = problem.dtype_o = DTYPES[w.dtype]
     problem.mask, problem.window_left, problem.window_right = MASKS[w.mask], w.left, w.right
     problem.scale = float(w.scale_text or 0)
     problem.q_strides, problem.k_strides, problem.v_strides, problem.o_strides = map(strides_of, (q, k, v, o))

@@ -25,10 +25,10 @@ TEST(CppPlan, ARefusalIsAnExceptionWithItsStatusAndSentence) {
   p.flags = HEED_SCALED;
   try {
     const c::Plan plan(p);
-    FAIL() << "a scale factor was taken";
+    FAIL() << "a flag without its tensors was taken";
   } catch (const c::Error& error) {
-    EXPECT_EQ(error.status(), HEED_UNSUPPORTED);
-    EXPECT_THAT(error.what(), HasSubstr("a scale factor of quantised tensors is not supported"));
+    EXPECT_EQ(error.status(), HEED_INVALID_ARGUMENT);
+    EXPECT_THAT(error.what(), HasSubstr("HEED_SCALED is given, and none of Q, K and V has elements of 8 bits"));
   }
   heed_options o = c::options();
   o.threads = -1;
@@ -55,7 +55,7 @@ TEST(CppPlan, AnExplanationIsWhole) {
   heed_problem p = c::problem();
   p.flags = HEED_SCALED;
   const std::string text = c::explain(p);
-  EXPECT_THAT(text, HasSubstr("HEED_UNSUPPORTED: a scale factor"));
+  EXPECT_THAT(text, HasSubstr("HEED_INVALID_ARGUMENT: HEED_SCALED is given"));
   EXPECT_THAT(text, ::testing::EndsWith("\n"));
 }
 

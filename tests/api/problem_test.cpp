@@ -25,9 +25,6 @@ TEST(CLibrary, StructsOfOtherVersionsAreRefused) {
   p.reserved_flags = 2;
   expect_refused(p, HEED_INVALID_ARGUMENT, "reserved fields");
   p = cpu_problem();
-  p.reserved_dtype = -1;
-  expect_refused(p, HEED_INVALID_ARGUMENT, "reserved fields");
-  p = cpu_problem();
   p.flags = 1U << 31;
   expect_refused(p, HEED_INVALID_ARGUMENT, "flags 0x80000000");
   p = cpu_problem();
@@ -37,7 +34,7 @@ TEST(CLibrary, StructsOfOtherVersionsAreRefused) {
   p.device = 1;
   expect_refused(p, HEED_NO_DEVICE, "no CPU device 1");
   p = cpu_problem();
-  p.dtype_kv = 44;
+  p.dtype_k = 44;
   expect_refused(p, HEED_INVALID_ARGUMENT, "44 is no heed_dtype");
   p = cpu_problem();
   p.dtype_q = HEED_BOOL;
@@ -145,9 +142,8 @@ TEST(CLibrary, FeaturesThatNoFamilyServesAreNamed) {
     expect_refused(p, HEED_UNSUPPORTED, words);
     EXPECT_THAT(std::string(heed_last_error()), ::testing::HasSubstr("the nearest that"));
   };
-  expect_feature("a scale factor", [](heed_problem& p) { p.flags = HEED_SCALED; });
-  expect_feature("8-bit", [](heed_problem& p) { p.dtype_kv = HEED_FP8_E4M3; });
-  expect_feature("different element types", [](heed_problem& p) { p.dtype_kv = HEED_BF16; });
+  expect_feature("an 8-bit element type of O", [](heed_problem& p) { p.dtype_o = HEED_FP8_E4M3; });
+  expect_feature("different element types", [](heed_problem& p) { p.dtype_v = HEED_BF16; });
 }
 
 TEST(CLibrary, StatusesHaveNamesAndTheVersionIsTheProjects) {

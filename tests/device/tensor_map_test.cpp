@@ -218,7 +218,7 @@ TEST(Launch, BeginsWithTheFirstKeyThatIsSeen) {
   launch.shape.left_offset = 280;
   launch.mask = MaskKind::window;
   for (const Element element : {Element::bf16, Element::fp32}) {
-    launch.element = element;
+    launch.k_element = launch.v_element = element;
     const auto sent = nlohmann::json::parse(nlohmann::json(launch).dump()).get<worker::Launch>();
     EXPECT_EQ(sent.shape.left_offset, 280);
     const FeatureParams p = worker::resolve(sent, 0x100000);
@@ -232,7 +232,7 @@ TEST(Launch, BeginsWithTheFirstKeyThatIsSeen) {
   launch.mask = MaskKind::causal;
   EXPECT_EQ(worker::resolve(launch, 0).len_k, 300);
   nlohmann::json unknown = launch;
-  unknown["element"] = "fp8";
+  unknown["elements"] = {"fp16", "fp8"};
   EXPECT_THROW((void)unknown.get<worker::Launch>(), Error);
 }
 

@@ -126,7 +126,7 @@ HEED_HOST_DEVICE constexpr int registers_needed(const Config& c, const Problem& 
   const int out = fragments * problem.head_dim / 2;
   const int scores = fragments * c.block_n / 2;
   const int bytes = bytes_of(problem.element);
-  const int query = c.q_in_registers ? fragments * problem.head_dim * bytes / 8 : 0;
+  const int query = c.q_in_registers ? fragments * problem.head_dim * bytes_of(q_element(problem)) / 8 : 0;
   const int probabilities = c.overlap ? fragments * c.block_n * bytes / 8 : 0;
   const int parts = problem.element == Element::fp32 ? fragments * 16 + 24 : 0;
   return out + scores + query + probabilities + parts + 24;

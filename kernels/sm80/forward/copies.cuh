@@ -10,9 +10,9 @@ namespace heed::sm80 {
 /// rows that lie equally far apart.
 /// @tparam kWidth 16-bit elements that take the room of a row
 /// @tparam kBytes of an element
-template <tile::SharedLayout kLayout, int kWidth, int kBytes, int kThreads>
+/// @tparam kChunks 16-byte chunks of a row: all that there is room for, or of elements of 8 bits the first half
+template <tile::SharedLayout kLayout, int kWidth, int kBytes, int kThreads, int kChunks = kWidth / 8>
 struct Copies {
-  static constexpr int kChunks = kWidth / 8;  // 16-byte chunks a row
   static constexpr int kRowsAtOnce = kThreads / kChunks;
   static_assert(kThreads % kChunks == 0, "whole rows at a time");
 

@@ -10,9 +10,9 @@
 ///   rows 16..31  warp 5          [group 1]         [group 1]
 ///
 /// A warp keeps S and P in registers: the accumulator fragment of S = Q K^T, rounded to 16 bits, is the A fragment of P
-/// V; in fp32 products_fp32.cuh has the products. At the end the groups' partial outputs meet in shared memory and are
-/// merged in fp32. After FlashAttention-2 (Dao, arXiv 2307.08691); the split of keys over warps of one block is
-/// Flash-Decoding's split (Dao et al. 2023) without a second kernel.
+/// V; products_fp32.cuh has the products of fp32, products_int8.cuh scores of int8. At the end the groups' partial
+/// outputs meet in shared memory and are merged in fp32. After FlashAttention-2 (Dao, arXiv 2307.08691); the split of
+/// keys over warps of one block is Flash-Decoding's split (Dao et al. 2023) without a second kernel.
 #pragma once
 
 #include "kernels/attention/score_rows.cuh"
@@ -45,7 +45,9 @@ struct Forward : Merge<kConfig, kProblem> {
   static constexpr bool kOneBarrier = kMeets && kProblem.features.lengths;
   static constexpr float kMargin = kStaleTile ? attention::stale_tile_margin(kProblem.element) : 0.0F;
 
-  using QueryCopies = Copies<kLayout, kWidth, kBytes, kThreads>;
+  static constexpr int kQueryBytes = bytes_of(q_element(kProblem));
+
+  using QueryCopies = Copies<kLayout, kWidth, kQueryBytes, kThreads, kDim * kQueryBytes / 16>;
 
   using Base::Base;
 
@@ -72,6 +74,7 @@ struct Forward : Merge<kConfig, kProblem> {
   __device__ __forceinline__ void scores_of_tile(Scores& scores, const Query& query, int tile, int stage,
                                                  int warp_row) const {
     multiply_keys(scores, query, stage_address(stage));
+    if constexpr (is_quantised(kProblem)) Base::scale_scores(scores, Base::first_key_of_entry(tile));
     if constexpr (changes_scores(kProblem.features)) {
       const int first = Base::first_key_of_entry(tile) + 2 * (lane % 4);
 #pragma unroll
@@ -303,6 +306,7 @@ struct Forward : Merge<kConfig, kProblem> {
 #pragma unroll
     for (int t = 0; t < kAhead; ++t) load_round(t, t, kConfig.overlap ? t - 1 : t);
 
+    if constexpr (is_quantised(kProblem)) Base::load_query_factors(warp_row);
     Output out;
 #pragma unroll
     for (int m = 0; m < kFragments; ++m) attention::clear(out[m]);

@@ -8,6 +8,7 @@
 #include "kernels/ptx/memory.cuh"
 #include "kernels/sm80/forward/products.cuh"
 #include "kernels/sm80/forward/products_fp32.cuh"
+#include "kernels/sm80/forward/products_int8.cuh"
 
 namespace heed::sm80 {
 

@@ -40,8 +40,20 @@ struct Operands : Rounds<kConfig, kProblem> {
   }
 };
 
-/// Of 16-bit elements, by mma.m16n8k16. products_fp32.cuh has those of fp32.
-template <const Config& kConfig, const Problem& kProblem, bool kFp32 = kProblem.element == Element::fp32>
+/// What computes the products of a problem.
+enum class Unit {
+  mma_16_bit,
+  mma_tf32,      ///< three of tf32 for one of fp32 (products_fp32.cuh)
+  mma_int8_key,  ///< Q K^T of int8, P V of 16 bits (products_int8.cuh)
+};
+HEED_HOST_DEVICE constexpr Unit unit_of(const Problem& problem) {
+  return problem.element == Element::fp32 ? Unit::mma_tf32
+         : is_quantised(problem)          ? Unit::mma_int8_key
+                                          : Unit::mma_16_bit;
+}
+
+/// Of 16-bit elements, by mma.m16n8k16.
+template <const Config& kConfig, const Problem& kProblem, Unit kUnit = unit_of(kProblem)>
 struct Products : Operands<kConfig, kProblem> {
   using Base = Operands<kConfig, kProblem>;
   using Base::kBlockN, Base::kDim, Base::kFragments, Base::kOutTiles, Base::kPlan, Base::kPitch, Base::kKeyTiles,

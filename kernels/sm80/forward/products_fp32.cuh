@@ -29,7 +29,7 @@ struct Parts {
 };
 
 template <const Config& kConfig, const Problem& kProblem>
-struct Products<kConfig, kProblem, true> : Operands<kConfig, kProblem> {
+struct Products<kConfig, kProblem, Unit::mma_tf32> : Operands<kConfig, kProblem> {
   using Base = Operands<kConfig, kProblem>;
   using Base::kBlockN, Base::kDim, Base::kFragments, Base::kOutTiles, Base::kPlan, Base::kPitch, Base::kKeyTiles,
       Base::kLayout, Base::kWidth, Base::shared_base, Base::lane, Base::warp, Base::stage_address, Base::lane_offset,

@@ -19,6 +19,7 @@ struct Rounds : attention::ListedBlocks<kProblem> {
   static constexpr int kBlockN = kConfig.block_n;
   static constexpr int kDim = kProblem.head_dim;
   static constexpr int kBytes = bytes_of(kProblem.element);
+  static constexpr int kKeyBytes = bytes_of(k_element(kProblem));
   static constexpr int kWidth = row_width(kProblem);         // of rows in shared memory, in 16-bit elements
   static constexpr int kFragments = kConfig.warp_rows / 16;  // 16-row fragments a warp
   static constexpr int kOutTiles = kDim / 8;                 // n-tiles of O
@@ -36,7 +37,8 @@ struct Rounds : attention::ListedBlocks<kProblem> {
 
   static_assert(kBlockM % kConfig.warp_rows == 0, "warps must share the rows evenly");
 
-  using TileCopies = Copies<kLayout, kWidth, kBytes, kGroupThreads>;
+  using ValueCopies = Copies<kLayout, kWidth, kBytes, kGroupThreads>;
+  using KeyCopies = Copies<kLayout, kWidth, kKeyBytes, kGroupThreads, kDim * kKeyBytes / 16>;
 
   // ---- state
   attention::ParamsOfEntry<kProblem> params;
@@ -80,15 +82,15 @@ struct Rounds : attention::ListedBlocks<kProblem> {
       if (this->blocks.numbers != nullptr) group_tiles = tiles_of_group(this->blocks.count * this->blocks.keys);
     }
     const int kv_head = head / p.group_size;
-    k_from = TileCopies::source(p.k, batch * p.k_strides.batch + kv_head * p.k_strides.head, p.k_strides.row,
-                                group * kBlockN, group_thread);
-    v_from = TileCopies::source(p.v, batch * p.v_strides.batch + kv_head * p.v_strides.head, p.v_strides.row,
-                                group * kBlockN, group_thread);
+    k_from = KeyCopies::source(p.k, batch * p.k_strides.batch + kv_head * p.k_strides.head, p.k_strides.row,
+                               group * kBlockN, group_thread);
+    v_from = ValueCopies::source(p.v, batch * p.v_strides.batch + kv_head * p.v_strides.head, p.v_strides.row,
+                                 group * kBlockN, group_thread);
     if constexpr (kBegins) {
-      k_from += kBytes * origin() * p.k_strides.row;
+      k_from += kKeyBytes * origin() * p.k_strides.row;
       v_from += kBytes * origin() * p.v_strides.row;
     }
-    piece_place = TileCopies::place(group_thread);
+    piece_place = ValueCopies::place(group_thread);
     // Or it is worked out again for every tile; which it may be where output takes half of the registers.
     if constexpr (kFragments * kOutTiles < 32) ptx::settle(piece_place);
   }
@@ -139,37 +141,47 @@ struct Rounds : attention::ListedBlocks<kProblem> {
     return (kBegins ? origin() : 0) + at;
   }
 
+  /// Of a thread's first piece of a tile of K, whose rows may have fewer chunks than those of V.
+  __device__ __forceinline__ unsigned place_of_keys() const {
+    if constexpr (kKeyBytes == kBytes)
+      return piece_place;
+    else
+      return KeyCopies::place(group_thread);
+  }
+
   /// Starts copying the group's next tile, `tile`, of K or V into a stage. Tiles come in order, each once.
   __device__ __forceinline__ void load_keys(int tile, int stage) {
     if (tile >= group_tiles) return;
     if constexpr (kLooksUp) {
-      load_looked_up(params.k, params.k_strides, tile, stage_address(stage));
+      load_looked_up<KeyCopies, kKeyBytes>(params.k, params.k_strides, tile, stage_address(stage));
     } else {
-      TileCopies::template start<kBlockN>(stage_address(stage), piece_place, k_from, params.k_strides.row,
-                                          first_key(tile), keys_end, group_thread);
-      k_from += kBytes * kGroups * kBlockN * params.k_strides.row;
+      KeyCopies::template start<kBlockN>(stage_address(stage), place_of_keys(), k_from, params.k_strides.row,
+                                         first_key(tile), keys_end, group_thread);
+      k_from += kKeyBytes * kGroups * kBlockN * params.k_strides.row;
     }
   }
   __device__ __forceinline__ void load_values(int tile, int stage) {
     if (tile >= group_tiles) return;
     if constexpr (kLooksUp) {
-      load_looked_up(params.v, params.v_strides, tile, stage_address(stage) + kPlan.stage_bytes / 2);
+      load_looked_up<ValueCopies, kBytes>(params.v, params.v_strides, tile,
+                                          stage_address(stage) + kPlan.stage_bytes / 2);
     } else {
-      TileCopies::template start<kBlockN>(stage_address(stage) + kPlan.stage_bytes / 2, piece_place, v_from,
-                                          params.v_strides.row, first_key(tile), keys_end, group_thread);
+      ValueCopies::template start<kBlockN>(stage_address(stage) + kPlan.stage_bytes / 2, piece_place, v_from,
+                                           params.v_strides.row, first_key(tile), keys_end, group_thread);
       v_from += kBytes * kGroups * kBlockN * params.v_strides.row;
     }
   }
   /// Where keys may lie in pages or in listed blocks, each row's address is looked up.
+  template <class RowCopies, int kElementBytes>
   __device__ __forceinline__ void load_looked_up(const void* tensor, const TensorStrides& strides, int tile,
                                                  unsigned to) const {
     const auto from = reinterpret_cast<unsigned long long>(tensor);
     const long long of_head = head / params.group_size * strides.head;
     const int begin = kBegins ? origin() : 0;
     const int first = first_key_of_entry(tile);
-    TileCopies::template start_rows<kBlockN>(
+    RowCopies::template start_rows<kBlockN>(
         to, from, first, kProblem.features.blocks ? begin : first, begin + keys_end, group_thread,
-        [&](int key) { return from + kBytes * (of_head + key_offset(params, strides, batch, key)); });
+        [&](int key) { return from + kElementBytes * (of_head + key_offset(params, strides, batch, key)); });
   }
   /// What round t reads: K and V of tile t, or K of tile t and V of tile t - 1 where values are multiplied beside the
   /// next tile's exponentials. `stage` is tile t's, `value_stage` that of the values.

@@ -81,6 +81,40 @@ inline void mma_m16n8k8_tf32(float (&d)[4], const unsigned (&a)[4], unsigned b0,
   });
 }
 
+/// Places of the four elements of a register by the PTX ISA's own formulas, not by those of 16 bits.
+inline void mma_m16n8k32_s8(int (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
+  struct Operands {
+    int* d;
+    const unsigned* a;
+    unsigned b[2];
+  } mine{d, a, {b0, b1}};
+  emulator::meet("mma", emulator::own_warp(), emulator::lane(), 32, &mine, [](std::vector<void*>& all) {
+    int a_values[16][32];
+    int b_values[32][8];
+    const auto element = [](unsigned word, int i) { return static_cast<int>(static_cast<signed char>(word >> 8 * i)); };
+    for (int lane = 0; lane < 32; ++lane) {
+      const auto* o = static_cast<const Operands*>(all[static_cast<std::size_t>(lane)]);
+      const int group = lane >> 2;
+      const int in_group = lane % 4;
+      for (int i = 0; i < 16; ++i) {
+        const int row = i < 4 || (i >= 8 && i < 12) ? group : group + 8;
+        const int column = in_group * 4 + (i & 3) + (i < 8 ? 0 : 16);
+        a_values[row][column] = element(o->a[i / 4], i % 4);
+      }
+      for (int i = 0; i < 8; ++i)
+        b_values[in_group * 4 + (i & 3) + (i < 4 ? 0 : 16)][group] = element(o->b[i / 4], i % 4);
+    }
+    for (int lane = 0; lane < 32; ++lane) {
+      auto* o = static_cast<Operands*>(all[static_cast<std::size_t>(lane)]);
+      for (int i = 0; i < 4; ++i) {
+        const int row = (lane >> 2) + (i < 2 ? 0 : 8);
+        const int column = lane % 4 * 2 + (i & 1);
+        for (int k = 0; k < 32; ++k) o->d[i] += a_values[row][k] * b_values[k][column];
+      }
+    }
+  });
+}
+
 inline unsigned movmatrix_trans(unsigned x) {
   struct Pair {
     unsigned given;

@@ -1,0 +1,146 @@
+// heed calibrate: what quantising costs, of every mode, on inputs of several kinds or on a user's own tensors
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/random.hpp"
+#include "cli/command.hpp"
+#include "json/text.hpp"
+#include "process/interrupt.hpp"
+#include "record/json.hpp"
+#include "report/table.hpp"
+#include "verify/quantisation_modes.hpp"
+
+namespace heed::cli {
+namespace {
+
+constexpr double kCalibrationFlops = 0.3e9;  // of the oracle, for one mode and kind of inputs
+
+struct CalibrateOptions {
+  WorkloadOptions workload;
+  std::vector<std::string> modes;
+  std::uint64_t seed = 0;
+  double most = 0;
+  bool json = false;
+};
+
+// The kinds of inputs whose accuracy papers and users ask for.
+constexpr verify::InputClass kCalibrationInputs[] = {
+    verify::InputClass::normal,          verify::InputClass::outliers, verify::InputClass::outlier_channel,
+    verify::InputClass::channel_offsets, verify::InputClass::peaked,   verify::InputClass::attention_sink};
+
+struct Cost {
+  std::string_view mode;
+  std::string inputs;
+  verify::Accuracy accuracy;
+};
+
+int run(const CalibrateOptions& o) {
+  const std::optional<QkvTensors> tensors = o.workload.tensors();
+  const Workload w = o.workload.workload(tensors);
+  if (o.most < 0 || !(o.most == o.most))
+    throw Error(ErrorCode::usage, fmt::format("--most {} is no relative RMS error; give a positive number", o.most),
+                std::to_string(o.most));
+  std::vector<const verify::QuantisationMode*> modes;
+  for (const std::string& name : o.modes) modes.push_back(&verify::find_quantisation_mode(name));
+  std::vector<std::string> refused;
+  if (modes.empty())
+    for (const verify::QuantisationMode& mode : verify::quantisation_modes()) modes.push_back(&mode);
+  std::erase_if(modes, [&](const verify::QuantisationMode* mode) {
+    try {
+      (void)verify::quantised_by(w, *mode);
+      return false;
+    } catch (const Error& error) {
+      if (!o.modes.empty()) throw;
+      refused.push_back(fmt::format("{}: {}", mode->name, error.what()));
+      return true;
+    }
+  });
+  if (modes.empty()) throw Error(ErrorCode::unsupported, "no mode quantises this workload: " + refused.front());
+
+  const std::uint64_t seed = o.seed != 0 ? o.seed : fresh_seed() >> 1;
+  const std::vector<RowIndex> rows = verify::choose_rows(w, kCalibrationFlops, seed);
+  std::vector<Cost> costs;
+  const auto add = [&](const std::string& inputs, const verify::InputValues& values) {
+    for (const verify::QuantisationMode* mode : modes) {
+      check_interrupt();
+      costs.push_back({mode->name, inputs, verify::cost_of(w, *mode, values, rows, substream(seed, 2))});
+    }
+  };
+  if (tensors)
+    add("given", verify::values_of(*tensors));
+  else
+    for (const verify::InputClass inputs : kCalibrationInputs)
+      add(std::string(to_string(inputs)), verify::make_inputs(w, inputs, substream(seed, 1)));
+
+  // The mode whose worst relative RMS error over the inputs is least.
+  const auto worst_of = [&](std::string_view mode) {
+    double worst = 0;
+    for (const Cost& cost : costs)
+      if (cost.mode == mode) worst = std::max(worst, cost.accuracy.rel_rms);
+    return worst;
+  };
+  const verify::QuantisationMode* best = *std::min_element(
+      modes.begin(), modes.end(), [&](const auto* a, const auto* b) { return worst_of(a->name) < worst_of(b->name); });
+  const bool is_chosen = o.most == 0 || worst_of(best->name) <= o.most;
+
+  if (o.json) {
+    nlohmann::json all = {{"workload", to_string(w)},
+                          {"seed", seed},
+                          {"rows", rows.size()},
+                          {"refused", refused},
+                          {"chosen", is_chosen ? nlohmann::json(best->name) : nlohmann::json()},
+                          {"costs", nlohmann::json::array()}};
+    if (tensors) all["tensors_digest"] = tensors->digest;
+    for (const Cost& cost : costs) {
+      nlohmann::json one = record::to_json(cost.accuracy);
+      one["mode"] = cost.mode;
+      one["inputs"] = cost.inputs;
+      one["quantised"] = to_string(*verify::quantised_by(w, verify::find_quantisation_mode(cost.mode)).quantised);
+      all["costs"].push_back(std::move(one));
+    }
+    print(json_text(all, 1) + "\n");
+    return is_chosen ? 0 : 1;
+  }
+  report::Table table({"inputs", "mode", "rel. RMS", "rel. L1", "1 - cosine", "worst row"});
+  table.align_left(1);
+  for (const Cost& cost : costs)
+    table.add({cost.inputs, std::string(cost.mode), fmt::format("{:.2e}", cost.accuracy.rel_rms),
+               fmt::format("{:.2e}", cost.accuracy.rel_l1), fmt::format("{:.2e}", 1 - cost.accuracy.cosine),
+               fmt::format("{:.2e}", cost.accuracy.worst_row)});
+  print(fmt::format("workload  {}, {} rows, seed {}\n{}", to_string(w), rows.size(), seed, table.str()));
+  for (const std::string& text : refused) print(fmt::format("left out  {}\n", text));
+  print(is_chosen ? fmt::format("chosen    {}: {}; at most {:.2e} relative RMS; quantised={}\n", best->name,
+                                best->words, worst_of(best->name), best->tensors)
+                  : fmt::format("chosen    none: the best, {}, is off by {:.2e} relative RMS, more than {:.2e}\n",
+                                best->name, worst_of(best->name), o.most));
+  return is_chosen ? 0 : 1;
+}
+
+}  // namespace
+
+void add_calibrate(CLI::App& app, int& exit_code) {
+  auto o = std::make_shared<CalibrateOptions>();
+  CLI::App* command = app.add_subcommand(
+      "calibrate", "What quantising Q, K and V costs in accuracy, of every mode, and which mode costs least");
+  o->workload.add_to(*command);
+  std::string modes = "Modes by name [all]: ";
+  for (const verify::QuantisationMode& mode : verify::quantisation_modes())
+    modes += fmt::format("{}{}, {}", &mode == &verify::quantisation_modes().front() ? "" : "; ", mode.name, mode.words);
+  command->add_option("--modes", o->modes, modes)->delimiter(',');
+  command->add_option("--most", o->most,
+                      "The largest relative RMS error that a mode may have to be chosen; exit code 1 where none has so "
+                      "little [any]");
+  command->add_option("--seed", o->seed, "Seed of the inputs and of rotations [fresh]");
+  command->add_flag("--json", o->json, "Print the result as JSON");
+  command->footer(
+      "Errors are of exact attention on the quantised numbers against exact attention on the inputs: what a kernel "
+      "adds "
+      "is what heed verify prints.\n"
+      "Examples:\n"
+      "  heed calibrate --shape b1h8l2048d64\n"
+      "  heed calibrate --qkv layer3.safetensors --modes int8_smooth,fp8_rotated --most 0.02 --json");
+  command->callback([o, &exit_code] { exit_code = run(*o); });
+}
+
+}  // namespace heed::cli
