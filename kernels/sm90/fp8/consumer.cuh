@@ -22,6 +22,7 @@
 #include "kernels/ptx/memory.cuh"
 #include "kernels/ptx/shared.cuh"
 #include "kernels/ptx/wgmma_e4m3.cuh"
+#include "kernels/sm90/fp8/exponentials.cuh"
 #include "kernels/sm90/fp8/layout.cuh"
 #include "kernels/tile/quad.cuh"
 
@@ -247,7 +248,7 @@ struct Consumer {
       for (int h = 0; h < 2; ++h) {
         float* e = s + 4 * t + 2 * h;
 #pragma unroll
-        for (int i = 0; i < 2; ++i) e[i] = attention::exp2<kConfig.exp2>(fmaf(e[i], scale[h], negative[h]), 2 * t + i);
+        for (int i = 0; i < 2; ++i) e[i] = exp2_8_bits<kConfig.exp2>(fmaf(e[i], scale[h], negative[h]), 2 * t + i);
         total[h] = t == 0 ? e[0] + e[1] : total[h] + (e[0] + e[1]);
       }
 #pragma unroll
