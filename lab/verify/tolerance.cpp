@@ -22,6 +22,11 @@ constexpr double kLeastAbsolute = 1.5;
 // the dtype may all be a roundoff off in the same direction: 4 together; 4.07 were seen in one row of 691 workloads.
 constexpr double kLeastRow = 2.25;
 constexpr double kLse_fp32 = 1e-4;
+// Of P in 8 bits, whose roundings are independent: of a row's size, of all rows', of the largest output.
+constexpr double kLeastRow_8_bits = 1;
+constexpr double kLeastRelative_8_bits = 0.25;
+constexpr double kLeastAbsolute_8_bits = 0.5;
+constexpr double kScore_8_bits = 0x1p-12;  // error of a score of such Q and K, of what its products add up to at most
 constexpr double kMostRounding = 0.25;  // of a row's size: what roundings to the dtype may explain
 constexpr double kMostMoved = 0.65;     // of a row's size: what fp32 scores may explain
 constexpr double kMostMovedRms = 0.4;   // over all rows, where the rows' own bounds, 4 deviations wide, do not add up
@@ -48,6 +53,17 @@ double moved_by(double error, const RowCondition& row, double norm) {
   if (error < kFirstOrder) return 2 * error * std::min(row.value_spread, row.value_size + norm);
   if (error < kExchanged) return std::expm1(2 * error) * row.value_spread;
   return row.lead > 2 * error + kNegligible ? 0.0 : INFINITY;
+}
+
+// Whether a tensor's elements are of 8 bits with an exponent.
+bool is_fp8(const std::optional<QuantisedTensor>& tensor) {
+  return tensor && tensor->dtype != Dtype::int8;
+}
+
+// How far a score may be off.
+double score_error_of(const Workload& w, double size) {
+  const bool short_sums = w.quantised && is_fp8(w.quantised->q) && is_fp8(w.quantised->k);
+  return fp32_score_error(size, w.dim) + (short_sums ? kScore_8_bits * std::abs(size) : 0.0);
 }
 
 void require_number(double limit, const char* what, const RowIndex& row) {
@@ -102,6 +118,8 @@ Tolerance calibrated_tolerance(const Workload& w, const std::vector<RowIndex>& r
                                const std::vector<RowCondition>& conditions, const std::vector<float>& unfused_out,
                                const std::vector<float>& unfused_lse, ErrorStats& unfused) {
   const double roundoff = facts_of(w.dtype).roundoff;
+  const double p_roundoff =
+      w.quantised && is_fp8(w.quantised->v) ? facts_of(w.quantised->v->dtype).roundoff : 0.0;
   const double smallest = 2 * half_smallest(w.dtype) * std::sqrt(static_cast<double>(w.dim_v));
   const auto columns = static_cast<std::size_t>(w.dim_v);
   Tolerance tolerance;
@@ -118,7 +136,7 @@ Tolerance calibrated_tolerance(const Workload& w, const std::vector<RowIndex>& r
     const double* want = oracle.out.data() + i * columns;
     limit.finite = std::all_of(want, want + columns, [](double x) { return std::isfinite(x); });
     const RowCondition& condition = conditions[i];
-    const double score_error = fp32_score_error(condition.score_size, w.dim);
+    const double score_error = score_error_of(w, condition.score_size);
     if (std::isfinite(oracle.lse[i])) {
       const double unfused_error = std::abs(static_cast<double>(unfused_lse[i]) - oracle.lse[i]);
       limit.lse = lse_rounding + 4 * score_error;
@@ -162,7 +180,7 @@ Tolerance calibrated_tolerance(const Workload& w, const std::vector<RowIndex>& r
   unfused = of_unfused;
   unfused.lse = unfused_lse_error;
 
-  const double row_rounding = std::min(kMostRounding, 2 * std::max(worst_rounding, kLeastRow * roundoff) + kRowSlack);
+  const double row_rounding = std::min(kMostRounding, 2 * std::max(worst_rounding, kLeastRow * roundoff + kLeastRow_8_bits * p_roundoff) + kRowSlack);
   for (std::size_t i = 0; i < rows.size(); ++i) {
     RowLimit& limit = tolerance.rows[i];
     if (!limit.finite || !limit.resolved) continue;
@@ -172,10 +190,12 @@ Tolerance calibrated_tolerance(const Workload& w, const std::vector<RowIndex>& r
   }
   const double moved_rms = size_square > 0 ? std::sqrt(slack_square / size_square) : 0;
   tolerance.rel_rms =
-      std::min(kMostRounding, 2 * std::max(unfused.rel_rms, kLeastRelative * roundoff) + kRelativeSlack) +
+      std::min(kMostRounding, 2 * std::max(unfused.rel_rms, kLeastRelative * roundoff + kLeastRelative_8_bits * p_roundoff) +
+                                  kRelativeSlack) +
       std::min(kMostMovedRms, moved_rms);
   tolerance.max_abs =
-      2 * std::max(unfused.max_abs, kLeastAbsolute * roundoff * unfused.largest) + kAbsoluteSlack + most_slack;
+      2 * std::max(unfused.max_abs, (kLeastAbsolute * roundoff + kLeastAbsolute_8_bits * p_roundoff) * unfused.largest) +
+      kAbsoluteSlack + most_slack;
   require_number(tolerance.max_abs, "largest error", {});
   require_number(tolerance.rel_rms, "relative error", {});
   return tolerance;

@@ -14,6 +14,13 @@ namespace {
 
 constexpr std::size_t kRowsPerTask = 64;
 constexpr std::int64_t kKeyTile = 64;
+constexpr float kShift_8_bits = 256;  // what probabilities of 8 bits are multiplied with, so that few are subnormal
+
+// Both operands of a product have one type: beside values of 8 bits with an exponent, probabilities have theirs.
+float rounded_probability(const Workload& w, float p) {
+  const bool has_exponent = w.quantised && w.quantised->v && w.quantised->v->dtype != Dtype::int8;
+  return has_exponent ? round_to(w.quantised->v->dtype, p * kShift_8_bits) / kShift_8_bits : round_to(w.dtype, p);
+}
 
 void unfused_rows(const Workload& whole, const HostTensors& tensors, std::span<const RowIndex> rows, float* out,
                   float* lse) {
@@ -78,7 +85,7 @@ void unfused_rows(const Workload& whole, const HostTensors& tensors, std::span<c
     for (std::int64_t j = of_row.begin; j < of_row.end; ++j) {
       const float p = std::exp(row[j] - maximum);
       sum += p;
-      row[j] = entry.kept(at.head, at.row, seen.begin + j) == 0 ? 0 * p : round_to(workload.dtype, p);
+      row[j] = entry.kept(at.head, at.row, seen.begin + j) == 0 ? 0 * p : rounded_probability(workload, p);
     }
     row_sum[static_cast<std::size_t>(r)] = sum;
     lse[r] = maximum + std::log(sum);

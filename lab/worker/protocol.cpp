@@ -191,10 +191,26 @@ void from_json(const nlohmann::json& json, Launch& launch) {
   launch.grid = grid_from_json(json.at("grid"));
 }
 
+namespace {
+
+nlohmann::json inputs_to_json(const Inputs& inputs) {
+  if (!inputs.quantised) return nullptr;
+  return {to_string(inputs.q), to_string(inputs.k), to_string(inputs.v)};
+}
+
+Inputs inputs_from_json(const nlohmann::json& json) {
+  if (json.is_null()) return {};
+  const auto element = [&](std::size_t i) { return find_element(json.at(i).get<std::string>()).element; };
+  return {.quantised = true, .q = element(0), .k = element(1), .v = element(2)};
+}
+
+}  // namespace
+
 nlohmann::json plan_to_json(const LaunchPlan& plan) {
   nlohmann::json tensor_maps;
   if (const auto& b = plan.tensor_maps)
     tensor_maps = {{"element", to_string(b->problem.element)},
+                   {"inputs", inputs_to_json(b->problem.inputs)},
                    {"head_dim", b->problem.head_dim},
                    {"mask", to_string(b->problem.mask)},
                    {"columns", b->columns},
@@ -228,7 +244,8 @@ LaunchPlan plan_from_json(const nlohmann::json& json) {
   if (const auto& b = json.at("tensor_maps"); !b.is_null())
     plan.tensor_maps = TensorMapSpec{.problem = {.element = find_element(b.at("element").get<std::string>()).element,
                                                  .head_dim = integer<int>(b.at("head_dim")),
-                                                 .mask = parse_mask_kind(b.at("mask").get<std::string>())},
+                                                 .mask = parse_mask_kind(b.at("mask").get<std::string>()),
+                                                 .inputs = inputs_from_json(b.at("inputs"))},
                                      .columns = integer<int>(b.at("columns")),
                                      .q_rows = integer<int>(b.at("q_rows")),
                                      .k_rows = integer<int>(b.at("k_rows")),

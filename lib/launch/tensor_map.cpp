@@ -22,6 +22,7 @@ constexpr int kMostBoxRows = 256;
 
 struct Tensor {
   const char* name;
+  Element element;
   const void* address;
   TensorStrides strides;
   int rows;
@@ -54,16 +55,16 @@ Tensor tensor_of(const FeatureParams& p, const TensorMapSpec& spec, MappedTensor
   const Rows keys = rows_of_keys(p, spec.problem.mask);
   switch (tensor) {
     case MappedTensor::q:
-      return {"q", p.q, p.q_strides, queries.rows, p.heads, queries.batch, spec.q_rows, spec.columns};
+      return {"q", q_element(spec.problem), p.q, p.q_strides, queries.rows, p.heads, queries.batch, spec.q_rows, spec.columns};
     case MappedTensor::k:
-      return {"k", p.k, p.k_strides, keys.rows, p.heads_kv, keys.batch, spec.k_rows, spec.columns};
+      return {"k", k_element(spec.problem), p.k, p.k_strides, keys.rows, p.heads_kv, keys.batch, spec.k_rows, spec.columns};
     case MappedTensor::v:
-      return {"v", p.v, p.v_strides, keys.rows, p.heads_kv, keys.batch, spec.v_rows, spec.columns};
+      return {"v", v_element(spec.problem), p.v, p.v_strides, keys.rows, p.heads_kv, keys.batch, spec.v_rows, spec.columns};
     case MappedTensor::o:
       break;
   }
   const int columns = spec.o_columns == 0 ? spec.columns : spec.o_columns;
-  return {"o", p.o, p.o_strides, queries.rows, p.heads, queries.batch, spec.o_rows, columns};
+  return {"o", spec.problem.element, p.o, p.o_strides, queries.rows, p.heads, queries.batch, spec.o_rows, columns};
 }
 
 // CUtensorMapDataType of elements that boxes hold; its numbers, as builds without CUDA have no name for them.
@@ -73,11 +74,12 @@ std::optional<int> driver_type_of(Element element) {
       return 6;
     case Element::bf16:
       return 9;
-    case Element::fp32:
     case Element::e4m3:
     case Element::e5m2:
     case Element::int8:
-      return std::nullopt;  // a box of 64 columns is one swizzled row of 128 bytes
+      return 0;  // bytes
+    case Element::fp32:
+      return std::nullopt;  // no product takes boxes of these
   }
   return std::nullopt;
 }
@@ -91,23 +93,25 @@ std::optional<int> driver_type_of(Element element) {
 TensorMapShape tensor_map_shape(const FeatureParams& params, const TensorMapSpec& spec, MappedTensor which) {
   const Tensor t = tensor_of(params, spec, which);
   const int head_dim = spec.problem.head_dim;
-  const ElementFacts& element = facts_of(spec.problem.element);
+  const ElementFacts& element = facts_of(t.element);
   const auto element_bytes = static_cast<std::uint64_t>(element.bytes);
   if (!driver_type_of(element.element))
-    refuse(fmt::format("a tensor map of {} cannot be made: boxes are of fp16 or bf16 elements, not {}", t.name,
+    refuse(fmt::format("a tensor map of {} cannot be made: boxes are of 16-bit or 8-bit elements, not {}", t.name,
                        element.name),
            std::string(element.name));
-  if (t.box_columns != 64 && t.box_columns != 32 && t.box_columns != 16)
-    refuse(
-        fmt::format("a tensor map of {} cannot be made: a box has 64, 32 or 16 columns, not {}", t.name, t.box_columns),
-        std::to_string(t.box_columns));
+  const int box_bytes = t.box_columns * element.bytes;
+  if (box_bytes != 128 && box_bytes != 64 && box_bytes != 32)
+    refuse(fmt::format("a tensor map of {} cannot be made: a box has {}, {} or {} columns, not {}", t.name,
+                       128 / element.bytes, 64 / element.bytes, 32 / element.bytes, t.box_columns),
+           std::to_string(t.box_columns));
   if (spec.l2_bytes != 0 && spec.l2_bytes != 64 && spec.l2_bytes != 128 && spec.l2_bytes != 256)
     refuse(fmt::format("a tensor map of {} cannot be made: the L2 fetches 0, 64, 128 or 256 bytes at once, not {}",
                        t.name, spec.l2_bytes),
            std::to_string(spec.l2_bytes));
-  if (head_dim <= 0 || head_dim % 8 != 0)  // what a box holds beyond the head dim is read as zeros
-    refuse(fmt::format("a tensor map of {} cannot be made: the head dim {} is no multiple of 8 (16 bytes)", t.name,
-                       head_dim),
+  // What a box holds beyond the head dim is read as zeros.
+  if (head_dim <= 0 || static_cast<std::uint64_t>(head_dim) * element_bytes % kAlignment != 0)
+    refuse(fmt::format("a tensor map of {} cannot be made: the head dim {} is no multiple of {} (16 bytes)", t.name,
+                       head_dim, kAlignment / element_bytes),
            std::to_string(head_dim));
   if (t.box_rows < 1 || t.box_rows > kMostBoxRows)
     refuse(fmt::format("a tensor map of {} cannot be made: a box has 1 to {} rows, not {}", t.name, kMostBoxRows,
@@ -129,7 +133,8 @@ TensorMapShape tensor_map_shape(const FeatureParams& params, const TensorMapSpec
   shape.extents = {static_cast<std::uint64_t>(head_dim), static_cast<std::uint64_t>(t.rows),
                    static_cast<std::uint64_t>(t.heads), static_cast<std::uint64_t>(t.batch)};
   shape.box = {static_cast<std::uint32_t>(t.box_columns), static_cast<std::uint32_t>(t.box_rows), 1, 1};
-  shape.swizzle_bytes = t.box_columns * element.bytes;
+  shape.swizzle_bytes = box_bytes;
+  shape.element = t.element;
   const std::array<long long, 3> strides = {t.strides.row, t.strides.head, t.strides.batch};
   constexpr std::array<const char*, 3> kNames = {"row", "head", "batch"};
   for (std::size_t i = 0; i < strides.size(); ++i) {
@@ -149,7 +154,8 @@ TensorMapShape tensor_map_shape(const FeatureParams& params, const TensorMapSpec
 #ifdef HEED_WITH_CUDA
 
 TensorMaps encode_tensor_maps(const FeatureParams& params, const TensorMapSpec& spec) {
-  static_assert(CU_TENSOR_MAP_DATA_TYPE_FLOAT16 == 6 && CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 == 9);
+  static_assert(CU_TENSOR_MAP_DATA_TYPE_UINT8 == 0 && CU_TENSOR_MAP_DATA_TYPE_FLOAT16 == 6 &&
+                CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 == 9);
   static_assert(sizeof(TensorMap) == sizeof(CUtensorMap) && alignof(TensorMap) <= alignof(CUtensorMap));
   const auto encode = cuda_driver().tensor_map_encode_tiled;
   if (encode == nullptr)
@@ -169,7 +175,7 @@ TensorMaps encode_tensor_maps(const FeatureParams& params, const TensorMapSpec& 
                                                                     : CU_TENSOR_MAP_L2_PROMOTION_L2_256B;
     CUtensorMap encoded{};
     const CUresult result =
-        encode(&encoded, static_cast<CUtensorMapDataType>(*driver_type_of(spec.problem.element)),
+        encode(&encoded, static_cast<CUtensorMapDataType>(*driver_type_of(shape.element)),
                static_cast<cuuint32_t>(shape.extents.size()), const_cast<void*>(shape.address), shape.extents.data(),
                shape.strides_bytes.data(), shape.box.data(), kEveryElement.data(), CU_TENSOR_MAP_INTERLEAVE_NONE,
                swizzle, promotion, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);

@@ -17,6 +17,7 @@ struct TensorMapShape {
   std::array<std::uint64_t, 3> strides_bytes{};  ///< from row to row, head to head, batch entry to batch entry
   std::array<std::uint32_t, 4> box{};            ///< elements of one copy: columns, rows, 1, 1
   int swizzle_bytes = 0;                         ///< 128, 64 or 32: the bytes of a box's row
+  Element element = Element::fp16;
   bool operator==(const TensorMapShape&) const = default;
 };
 
@@ -27,7 +28,7 @@ enum class MappedTensor { q, k, v, o };
 /// tensor are those of a batch of 1, and of K and V in pages, each page counts as a batch entry. A dimension of size 1
 /// is given a legal stride, for its own is never used.
 /// @throws Error(unsupported) naming the tensor and what would be right: an address or stride that is no multiple of 16
-/// bytes, elements that are not 16-bit, a box that no copy can move, pages that boxes do not divide
+/// bytes, elements of more than 16 bits, a box that no copy can move, pages that boxes do not divide
 TensorMapShape tensor_map_shape(const FeatureParams& params, const TensorMapSpec& spec, MappedTensor tensor);
 
 /// The maps of a launch; of a tensor without rows in `spec` all zero. Needs no GPU, but the driver.

@@ -11,6 +11,7 @@ const Family& cpu_family();              ///< fwd_cpu, lib/variant/family_cpu.cp
 const Family& sm80_family();             ///< fwd_sm80, lib/variant/family_sm80.cpp
 const Family& sm90_split_family();       ///< fwd_sm90_split, lib/variant/family_sm90_split.cpp
 const Family& sm90_persistent_family();  ///< fwd_sm90_persistent, lib/variant/family_sm90_persistent.cpp
+const Family& sm90_fp8_family();         ///< fwd_sm90_fp8, lib/variant/family_sm90_fp8.cpp
 const Family& sm80_decode_family();      ///< fwd_sm80_decode, lib/variant/family_sm80_decode.cpp
 const Family& sm90_decode_family();      ///< fwd_sm90_decode, lib/variant/family_sm90_decode.cpp
 

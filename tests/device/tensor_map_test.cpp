@@ -60,6 +60,30 @@ TEST(TensorMap, ShapesOfDenseTensors) {
 }
 
 // The last box of a row may reach past it.
+// Of quantised inputs a box of 64 bytes holds 64 columns, and each tensor has its own elements.
+TEST(TensorMap, ElementsOf8Bits) {
+  FeatureParams p = params_of(2, 8, 4, 100, 300, 128);
+  TensorMapSpec boxes = boxes_of(128);
+  boxes.problem.inputs = {.quantised = true, .q = Element::e4m3, .k = Element::e5m2, .v = Element::fp16};
+  boxes.columns = 64;
+  const TensorMapShape q = tensor_map_shape(p, boxes, MappedTensor::q);
+  EXPECT_EQ(q.element, Element::e4m3);
+  EXPECT_EQ(q.swizzle_bytes, 64);
+  EXPECT_EQ(q.strides_bytes[0], 128U);
+  EXPECT_EQ(tensor_map_shape(p, boxes, MappedTensor::k).element, Element::e5m2);
+  const TensorMapShape v = tensor_map_shape(p, boxes, MappedTensor::v);
+  EXPECT_EQ(v.element, Element::fp16);
+  EXPECT_EQ(v.swizzle_bytes, 128);
+  EXPECT_EQ(v.strides_bytes[0], 256U);
+  boxes.columns = 128;
+  EXPECT_EQ(tensor_map_shape(p, boxes, MappedTensor::q).swizzle_bytes, 128);
+  expect_error(ErrorCode::unsupported, "a box has 64, 32 or 16 columns, not 128",
+               [&] { (void)tensor_map_shape(p, boxes, MappedTensor::v); });
+  p.q_strides.row = 136;  // a multiple of 8 elements is none of 16 bytes
+  expect_error(ErrorCode::unsupported, "multiple of 16 elements",
+               [&] { (void)tensor_map_shape(p, boxes, MappedTensor::q); });
+}
+
 TEST(TensorMap, HeadDimsNeedNotFillTheirBoxes) {
   for (const int dim : {8, 32, 72, 96}) {
     const TensorMapShape q = tensor_map_shape(params_of(1, 2, 2, 100, 100, dim), boxes_of(dim), MappedTensor::q);

@@ -172,7 +172,8 @@ struct EmulatedMap {
   long long sizes[4];
   long long strides[4];
   int box_rows;
-  int box_columns;  ///< 64, 32 or 16; rows lie in the swizzle of as many bytes
+  int box_columns;  ///< rows of 128, 64 or 32 bytes lie in the swizzle of as many
+  int element_bytes = 2;
 };
 
 }  // namespace heed::emulator

@@ -40,6 +40,7 @@ TEST_P(GpuBuilds, DefaultsHaveNoSpillsAndKeepTheContract) {
   // Families have other defaults for other shapes; lengths alone make no other binary.
   const auto shapes_of = [](std::string_view name, int dim) -> std::vector<const char*> {
     if (name.starts_with("fwd_sm80_decode")) return {"b1h8l512d64", "b8h32hkv4l1k8192d64", "b8h32hkv4l4k8192d64"};
+    if (name == "fwd_sm90_fp8") return {"b1h8l512d64:quantised=qkv/e4m3/head"};
     if (name == "fwd_sm80")
       return {"b1h8l512d64", "b1h8l1024d64", "b1h8l2048d64", "b8h32l1024d64", "b8h8l2048d64", "b64h12l128d64"};
     if (name == "fwd_sm90_persistent") {
@@ -127,7 +128,9 @@ TEST(GpuBuilds, RandomLegalConfigsBuild) {
     Random random(2024);  // the same configs whichever families there are
     std::vector<std::pair<std::string, std::future<BuildOutcome>>> builds;
     while (builds.size() < 20) {
-      Workload workload = parse_workload("b1h8l512d64");  // at most 512 rows a key head: every family takes it
+      // At most 512 rows a key head: every family takes it.
+      Workload workload = parse_workload(family->name() == "fwd_sm90_fp8" ? "b1h8l512d64:quantised=qkv/e4m3/head"
+                                                                          : "b1h8l512d64");
       workload.dtype = random.chance(0.5) ? Dtype::fp16 : Dtype::bf16;
       workload.dim = workload.dim_v = random.chance(0.5) ? 64 : 128;
       workload.mask = random.chance(0.5) ? Mask::none : Mask::causal_bottom_right;
@@ -143,7 +146,8 @@ TEST(GpuBuilds, RandomLegalConfigsBuild) {
       ASSERT_TRUE(outcome.artifact) << outcome.log;
       EXPECT_EQ(outcome.artifact->breach, "");
       // Families whose legality counts registers promise more than that it builds.
-      if (family->name().starts_with("fwd_sm80_decode") || family->name() == "fwd_sm90_persistent") {
+      if (family->name().starts_with("fwd_sm80_decode") || family->name() == "fwd_sm90_persistent" ||
+          family->name() == "fwd_sm90_fp8") {
         EXPECT_EQ(outcome.artifact->resources.spill_store_bytes, 0);
         EXPECT_EQ(outcome.artifact->resources.spill_load_bytes, 0);
         EXPECT_EQ(outcome.artifact->resources.stack_bytes, 0);

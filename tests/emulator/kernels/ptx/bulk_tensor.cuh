@@ -26,6 +26,7 @@ class Box {
           "a bulk copy needs an address that is a multiple of eight rows, where its swizzle repeats");
   }
   [[nodiscard]] long long bytes() const { return map_.box_rows * row_bytes(); }
+  [[nodiscard]] int element_bytes() const { return map_.element_bytes; }
 
   /// Calls `copy` with every element in shared memory and in global memory, null where that is outside of the tensor.
   template <class Copy>
@@ -39,14 +40,14 @@ class Box {
           inside = inside && at[d] >= 0 && at[d] < map_.sizes[d];
           offset += at[d] * map_.strides[d];
         }
-        const long long plain = r * row_bytes() + 2 * c;
+        const long long plain = r * row_bytes() + element_bytes() * c;
         copy(shared_ + (plain ^ ((plain >> 7 & (row_bytes() / 16 - 1)) << 4)),
-             inside ? const_cast<std::byte*>(map_.base) + 2 * offset : nullptr);
+             inside ? const_cast<std::byte*>(map_.base) + element_bytes() * offset : nullptr);
       }
   }
 
  private:
-  [[nodiscard]] long long row_bytes() const { return 2LL * map_.box_columns; }
+  [[nodiscard]] long long row_bytes() const { return static_cast<long long>(map_.element_bytes) * map_.box_columns; }
 
   emulator::EmulatedMap map_{};
   std::byte* shared_;
@@ -58,11 +59,12 @@ inline void cp_async_bulk_tensor_4d(unsigned shared, const TensorMap& map, unsig
   const Box box(map, shared, column, row, head, batch);
   emulator::ByteBarrier* b = &emulator::byte_barrier(barrier);
   emulator::later([=] {
-    box.for_each([](std::byte* to, const std::byte* from) {
+    const auto size = static_cast<std::size_t>(box.element_bytes());
+    box.for_each([size](std::byte* to, const std::byte* from) {
       if (from != nullptr)
-        std::memcpy(to, from, 2);
+        std::memcpy(to, from, size);
       else
-        std::memset(to, 0, 2);
+        std::memset(to, 0, size);
     });
     b->bytes -= box.bytes();
     b->settle();

@@ -1,0 +1,317 @@
+/// A consumer warpgroup of fwd_sm90_fp8: 64 query rows against KV tiles, the last keys first.
+///
+///     its products        | scores n | values n+1    | scores n-1 | values n    | ..
+///     its exponentials               | exponentials n             | exponentials n-1
+///
+/// Scores and values of one iteration are issued together, and the exponentials of the scores run beside the values of
+/// the tile before: FlashAttention-3's overlap within a warpgroup (Shah et al., arXiv 2407.08608, 3.2).
+///
+/// Probabilities are e4m3, which ends at 448 and has its last normal number at 2^-6: they are multiplied with 2^8, so
+/// that what is 2^-14 of the row's largest keeps all its digits. The row sum is of the same numbers before they are
+/// rounded, which costs no instruction: rounding to nearest is as often up as down, and the row's largest, 2^8, is exact.
+#pragma once
+
+#include "kernels/attention/features.cuh"
+#include "kernels/attention/score_rows.cuh"
+#include "kernels/attention/softmax.cuh"
+#include "kernels/ptx/bytes.cuh"
+#include "kernels/ptx/cluster.cuh"
+#include "kernels/ptx/global.cuh"
+#include "kernels/ptx/math.cuh"
+#include "kernels/ptx/mbarrier.cuh"
+#include "kernels/ptx/memory.cuh"
+#include "kernels/ptx/shared.cuh"
+#include "kernels/ptx/wgmma_e4m3.cuh"
+#include "kernels/sm90/fp8/exponentials.cuh"
+#include "kernels/sm90/fp8/layout.cuh"
+#include "kernels/tile/quad.cuh"
+
+namespace heed::sm90_fp8 {
+
+template <const Config& kConfig, const Problem& kProblem>
+struct Consumer {
+  using Smem = Layout<kConfig, kProblem>;
+
+  // ---- compile-time facts
+  static constexpr int kDim = kProblem.head_dim;
+  static constexpr int kKeys = kConfig.block_n;
+  static constexpr int kSteps = kKeys / kSlabKeys;
+  static constexpr bool kBegins = has_left_bound(kProblem.mask);
+  static constexpr bool kTurns = kConfig.pingpong == Pingpong::on && kConfig.m_warpgroups > 1;
+  static constexpr float kShift = 8.0F;  // log2 of what probabilities are multiplied with
+
+  using AccS = float[kKeys / 2];
+  using FragP = unsigned[kSteps][4];
+
+  // ---- state
+  const FeatureParams& params;
+  Smem smem;
+  int m_warpgroup;
+  int warp;  // of the warpgroup
+  int lane;
+  Ring<kConfig.q_stages> query;
+  Ring<kConfig.stages> keys;
+  Ring<kConfig.stages> values;
+  int warpgroup_row;
+  float q_factor[2];  // scale of scores for each of the lane's two rows, times log2(e)
+  float row_max[2];   // in log2 units of the scaled scores; -inf before the first key
+  float row_sum[2];   // of this lane's columns, times 2^8
+  float acc_o[kDim / 2];
+
+  /// @param block_warp of this thread, the same in all its lanes
+  __device__ __forceinline__ Consumer(const FeatureParams& parameters, const Smem& where, int block_warp)
+      : params(parameters),
+        smem(where),
+        m_warpgroup(block_warp / 4),
+        warp(block_warp % 4),
+        lane(static_cast<int>(threadIdx.x) % 32) {}
+
+  __device__ __forceinline__ int row(int half) const { return warpgroup_row + warp * 16 + lane / 4 + 8 * half; }
+
+  /// Q tiles until there is none.
+  __device__ __forceinline__ void run() {
+    // The first warpgroup's first turn.
+    if (kTurns && m_warpgroup == kConfig.m_warpgroups - 1) let_next();
+#pragma unroll 1
+    for (;;) {
+      ptx::mbarrier_wait(smem.q_full(query.stage), query.parity);
+      unsigned place[4];
+      ptx::ld_shared_v4(place, smem.q_tile(query.stage));
+      if (static_cast<int>(place[0]) < 0) return;
+      run_q_tile({ptx::warp_uniform(static_cast<int>(place[0])), ptx::warp_uniform(static_cast<int>(place[1])),
+                  ptx::warp_uniform(static_cast<int>(place[2]))});
+    }
+  }
+
+ private:
+  __device__ __forceinline__ void run_q_tile(const attention::QTile& tile) {
+    warpgroup_row = tile.index * block_rows(kConfig) + m_warpgroup * kWarpgroupRows;
+    const int kv_head = params.group_size == 1 ? tile.head : tile.head / params.group_size;
+    const KvTiles tiles = kv_tiles<kConfig, kProblem>(params, tile.index);
+    begin_rows(tile);
+    const unsigned long long queries =
+        Smem::template descriptor<Smem::kColumns>(smem.queries(query.stage, m_warpgroup));
+    if (tiles.first < tiles.end) {
+      AccS s;
+      FragP p;
+      int n = tiles.end - 1;
+      float k_factor = k_factor_of(tile.batch, kv_head, n);
+      scores_alone(s, queries);
+      if (n >= tiles.full_end || n < tiles.full_first) mask_scores(s, n * kKeys);
+      float factor[2];
+      probabilities(s, factor, k_factor);
+      round_to_operand(p, s);
+#pragma unroll 1
+      for (--n; n >= tiles.first && n >= tiles.full_end; --n)
+        step<true>(s, p, queries, n, k_factor_of(tile.batch, kv_head, n));
+#pragma unroll 1
+      for (; n >= tiles.first && (!kBegins || n >= tiles.full_first); --n)
+        step<false>(s, p, queries, n, k_factor_of(tile.batch, kv_head, n));
+      if constexpr (kBegins)
+#pragma unroll 1
+        for (; n >= tiles.first; --n) step<true>(s, p, queries, n, k_factor_of(tile.batch, kv_head, n));
+      release(smem.q_empty(query.stage));
+      values_alone(p);
+    } else {
+      release(smem.q_empty(query.stage));
+    }
+    query.advance();
+    write(tile, kv_head);
+  }
+
+  __device__ __forceinline__ void begin_rows(const attention::QTile& tile) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const TensorScales& s = params.q_scales;
+      const int at = min(row(h), params.len_q - 1);
+      q_factor[h] = s.at[scale_index(s, tile.batch, tile.head, at)] * params.scale * attention::kLog2e;
+      row_max[h] = -attention::kInfinity;
+      row_sum[h] = 0.0F;
+    }
+#pragma unroll
+    for (int i = 0; i < kDim / 2; ++i) acc_o[i] = 0.0F;
+  }
+
+  /// The factor of the keys of tile n, which lie in one block of factors.
+  __device__ __forceinline__ float k_factor_of(int batch, int kv_head, int n) const {
+    return params.k_scales.at[scale_index(params.k_scales, batch, kv_head, n * kKeys)];
+  }
+
+  /// This warp has read what the barrier's stage holds.
+  __device__ __forceinline__ void release(unsigned barrier) const {
+    if (lane == 0) ptx::mbarrier_arrive(barrier);
+  }
+  __device__ __forceinline__ void wait_for_turn() const {
+    if constexpr (kTurns) ptx::bar_sync(kFirstTurn + m_warpgroup, 2 * kWarpgroupThreads);
+  }
+  __device__ __forceinline__ void let_next() const {
+    if constexpr (kTurns)
+      ptx::bar_arrive(kFirstTurn + (m_warpgroup + 1 == kConfig.m_warpgroups ? 0 : m_warpgroup + 1),
+                      2 * kWarpgroupThreads);
+  }
+
+  __device__ __forceinline__ void gemm_qk(AccS& s, unsigned long long queries) const {
+    const unsigned long long k = Smem::template descriptor<Smem::kColumns>(smem.keys(keys.stage));
+#pragma unroll
+    for (int i = 0; i < kDim / 32; ++i)
+      ptx::wgmma_e4m3_ss<kKeys>(s, queries + Smem::step(i, Smem::kQBox), k + Smem::step(i, Smem::kKBox), i > 0);
+    ptx::wgmma_commit_group();
+  }
+  __device__ __forceinline__ void gemm_pv(const FragP& p) {
+    const unsigned long long v = Smem::template descriptor<kSlabKeys>(smem.values(values.stage));
+#pragma unroll
+    for (int i = 0; i < kSteps; ++i)
+      ptx::wgmma_e4m3_rs<kDim>(acc_o, p[i], v + static_cast<unsigned long long>(i * kSlabKeys * kDim >> 4), true);
+    ptx::wgmma_commit_group();
+  }
+
+  /// The first of a Q tile.
+  __device__ __forceinline__ void scores_alone(AccS& s, unsigned long long queries) {
+    ptx::mbarrier_wait(smem.k_full(keys.stage), keys.parity);
+    ptx::wgmma_fence();
+    gemm_qk(s, queries);
+    ptx::wgmma_wait_group(0);
+    ptx::pin(s);
+    release(smem.k_empty(keys.stage));
+    keys.advance();
+  }
+  /// The last.
+  __device__ __forceinline__ void values_alone(const FragP& p) {
+    ptx::mbarrier_wait(smem.v_full(values.stage), values.parity);
+    ptx::wgmma_fence();
+    gemm_pv(p);
+    ptx::wgmma_wait_group(0);
+    ptx::pin(acc_o);
+    release(smem.v_empty(values.stage));
+    values.advance();
+  }
+
+  /// Scores of tile n and values of the tile after it, whose probabilities are `p`; `p` becomes those of tile n.
+  template <bool kMasked>
+  __device__ __forceinline__ void step(AccS& s, FragP& p, unsigned long long queries, int n, float k_factor) {
+    ptx::mbarrier_wait(smem.k_full(keys.stage), keys.parity);
+    wait_for_turn();
+    ptx::wgmma_fence();
+    gemm_qk(s, queries);
+    ptx::mbarrier_wait(smem.v_full(values.stage), values.parity);
+    gemm_pv(p);
+    let_next();
+    ptx::wgmma_wait_group(1);
+    ptx::pin(s);
+    release(smem.k_empty(keys.stage));
+    keys.advance();
+    if constexpr (kMasked) mask_scores(s, n * kKeys);
+    float factor[2];
+    probabilities(s, factor, k_factor);
+    ptx::wgmma_wait_group(0);
+    ptx::pin(acc_o);
+    release(smem.v_empty(values.stage));
+    values.advance();
+    // Row maxima grow in the first tiles of a row alone.
+    if (__any_sync(0xffffffffU, factor[0] != 1.0F || factor[1] != 1.0F))
+#pragma unroll
+      for (int i = 0; i < kDim / 2; ++i) acc_o[i] *= factor[i / 2 % 2];
+    round_to_operand(p, s);
+  }
+
+  /// Sets scores of keys that a row does not see to -inf.
+  __device__ __forceinline__ void mask_scores(AccS& s, int first_key) const {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int from = first_key + 2 * (lane % 4);
+      if constexpr (kBegins)
+        attention::hide_columns_before(
+            s, h, hidden_keys(kProblem.mask, row(h), params.left_offset, params.len_k) - from);
+      attention::hide_columns_from(s, h,
+                                   visible_keys(kProblem.mask, row(h), params.right_offset, params.len_k) - from);
+    }
+  }
+
+  /// Scores become probabilities below the row maxima so far, times 2^8. What was summed before is to be multiplied with
+  /// `factor`: the sums are, the output is left to do.
+  __device__ __forceinline__ void probabilities(AccS& s, float (&factor)[2], float k_factor) {
+    float scale[2];
+    float negative[2];
+    float total[2];
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      scale[h] = q_factor[h] * k_factor;
+      const float next = fmaxf(row_max[h], tile::quad_max(attention::row_maximum<kKeys / 2>(s, h)) * scale[h]);
+      const float finite = attention::finite_row_max(next);
+      negative[h] = kShift - finite;
+      factor[h] = ptx::ex2_approx_ftz(row_max[h] - finite);
+      row_max[h] = next;
+    }
+#pragma unroll
+    for (int t = 0; t < kKeys / 8; ++t)
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        float* e = s + 4 * t + 2 * h;
+#pragma unroll
+        for (int i = 0; i < 2; ++i) e[i] = exp2_8_bits<kConfig.exp2>(fmaf(e[i], scale[h], negative[h]), 2 * t + i);
+        total[h] = t == 0 ? e[0] + e[1] : total[h] + (e[0] + e[1]);
+      }
+#pragma unroll
+    for (int h = 0; h < 2; ++h) row_sum[h] = fmaf(row_sum[h], factor[h], total[h]);
+  }
+
+  /// Probabilities as they are the operand of P V: kernels/sm90/fp8/transposed_values.cuh says which key is where.
+  __device__ __forceinline__ void round_to_operand(FragP& p, const AccS& s) const {
+#pragma unroll
+    for (int k = 0; k < kSteps; ++k)
+#pragma unroll
+      for (int r = 0; r < 4; ++r) {
+        const float* e = s + 16 * k + 8 * (r / 2) + 2 * (r % 2);
+        p[k][r] = ptx::cvt_rn_satfinite_e4m3_x4(e[0], e[1], e[4], e[5]);
+      }
+  }
+
+  /// Rows of O and their log-sum-exps.
+  __device__ __forceinline__ void write(const attention::QTile& tile, int kv_head) {
+    const TensorScales& v = params.v_scales;
+    const float* v_factor = v.at + scale_index(v, tile.batch, kv_head, 0);
+    const int quarter = lane % 4;
+    float inverse[2];
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      row_sum[h] = tile::quad_sum(row_sum[h]);
+      inverse[h] = attention::inverse_or_zero(row_sum[h]);
+      if (row_sum[h] != row_sum[h]) inverse[h] = row_sum[h];  // NaN
+    }
+    if (v.channel == 0) {
+      inverse[0] *= v_factor[0];
+      inverse[1] *= v_factor[0];
+    } else {
+#pragma unroll
+      for (int t = 0; t < kDim / 8; ++t)
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          const float factor = v_factor[8 * t + 2 * quarter + i];
+          acc_o[4 * t + i] *= factor;
+          acc_o[4 * t + 2 + i] *= factor;
+        }
+    }
+    auto* o = static_cast<unsigned short*>(params.o) + tile.batch * params.o_strides.batch +
+              tile.head * params.o_strides.head;
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const bool inside = row(h) < params.len_q;
+      unsigned short* to = o + row(h) * params.o_strides.row;
+#pragma unroll
+      for (int t = 0; t < kDim / 8; t += 4) {
+        unsigned x[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+          x[i] = ptx::cvt_rn_x2<kProblem.element>(acc_o[4 * (t + i) + 2 * h] * inverse[h],
+                                                  acc_o[4 * (t + i) + 2 * h + 1] * inverse[h]);
+        tile::transpose_quad(x, quarter);
+        if (inside) ptx::st_global_v4(to + 8 * (t + quarter), x);
+      }
+      if (inside && params.lse != nullptr && quarter == 0)
+        params.lse[attention::lse_offset(params, tile.batch, tile.head, row(h))] =
+            attention::log_sum_exp(row_sum[h] != 0.0F, row_max[h] - kShift, row_sum[h]);
+    }
+  }
+};
+
+}  // namespace heed::sm90_fp8

@@ -1,0 +1,24 @@
+// Stand-ins for kernels/ptx/bytes.cuh.
+#pragma once
+
+#include "device.hpp"
+#include "kernels/eight_bits.hpp"
+
+namespace heed::ptx {
+
+inline unsigned cvt_rn_satfinite_e4m3_x4(float x0, float x1, float x2, float x3) {
+  unsigned packed = 0;
+  int i = 0;
+  for (const float x : {x0, x1, x2, x3}) packed |= static_cast<unsigned>(float_to_e4m3(x)) << 8 * i++;
+  return packed;
+}
+inline unsigned prmt(unsigned x, unsigned y, unsigned selector) {
+  unsigned z = 0;
+  for (unsigned i = 0; i < 4; ++i) {
+    const unsigned from = selector >> 4 * i & 7U;
+    z |= ((from < 4 ? x : y) >> 8 * (from % 4) & 0xffU) << 8 * i;
+  }
+  return z;
+}
+
+}  // namespace heed::ptx

@@ -1,0 +1,12 @@
+// Stand-ins for kernels/ptx/maximum.cuh.
+#pragma once
+
+#include "device.hpp"
+
+namespace heed::ptx {
+
+inline float max_nan(float x, float y) {
+  return x != x || y != y ? NAN : std::fmax(x, y);
+}
+
+}  // namespace heed::ptx

@@ -1,0 +1,72 @@
+// What fwd_sm90_fp8 takes and refuses, when it comes first, and how it is launched.
+#include "device/device.hpp"
+#include "kernels/sm90/fp8/config.hpp"
+#include "testing.hpp"
+#include "variant/family.hpp"
+
+namespace heed {
+namespace {
+
+using ::testing::HasSubstr;
+
+DeviceFacts gpu_of_fp8(const char* arch) {
+  DeviceFacts facts = gpu_limits(arch);
+  facts.processors = 132;
+  return facts;
+}
+std::string fp8_refusal(const std::string& shape, const char* arch = "sm_90a") {
+  return find_family("fwd_sm90_fp8").refuses(parse_workload(shape), gpu_of_fp8(arch)).value_or("");
+}
+std::string fp8_config_refusal(const std::string& variant, const std::string& shape) {
+  const Workload workload = parse_workload(shape);
+  return parse_variant(variant, workload, gpu_of_fp8("sm_90a")).is_illegal(workload, gpu_of_fp8("sm_90a")).value_or("");
+}
+
+TEST(Sm90Fp8, TakesQKAndVInE4m3) {
+  for (const char* shape :
+       {"b2h8hkv2l300k500d64:quantised=qkv/e4m3/head", "b2h8l300d128:bf16:causal_bottom_right:quantised=qkv/e4m3/tensor",
+        "h2l64d256:blhd:quantised=q/e4m3/token+k/e4m3/block64+v/e4m3/channel",
+        "h2l300d128:window=40/3:quantised=q/e4m3/block48+kv/e4m3/head", "h1l1k1d64:quantised=qkv/e4m3/head"})
+    EXPECT_EQ(fp8_refusal(shape), "") << shape;
+  EXPECT_THAT(fp8_refusal("h2l64d64"), HasSubstr("quantised inputs alone"));
+  EXPECT_THAT(fp8_refusal("h2l64d64:quantised=qkv/e4m3/head", "sm_89"), HasSubstr("8.9"));
+  EXPECT_THAT(fp8_refusal("h2l64d64:quantised=qkv/e5m2/head"), HasSubstr("it reads Q, K and V in e4m3"));
+  EXPECT_THAT(fp8_refusal("h2l64d64:quantised=qk/e4m3/head"), HasSubstr("it reads Q, K and V in e4m3"));
+  EXPECT_THAT(fp8_refusal("h2l64d96:quantised=qkv/e4m3/head"), HasSubstr("head dim 96"));
+  EXPECT_THAT(fp8_refusal("h2l64d64:fp32:quantised=qkv/e4m3/head"), HasSubstr("fp32"));
+  EXPECT_THAT(fp8_refusal("h2l64d64:sinks:quantised=qkv/e4m3/head"), HasSubstr("sinks"));
+  EXPECT_THAT(fp8_refusal("h2l64d64:quantised=qkv/e4m3/token"), HasSubstr("single keys of K"));
+  EXPECT_THAT(fp8_refusal("h2l64d64:quantised=qk/e4m3/block48+v/e4m3/head"), HasSubstr("48 keys of K"));
+  EXPECT_THAT(fp8_refusal("h2l64d64:quantised=qk/e4m3/head+v/e4m3/token"), HasSubstr("factors of V"));
+  EXPECT_THAT(fp8_refusal("h2l64k300d64:window=40/3:quantised=qk/e4m3/block64+v/e4m3/head"), HasSubstr("window"));
+}
+
+TEST(Sm90Fp8, ComesFirstForE4m3OnHopper) {
+  const Workload workload = parse_workload("b2h8l300d128:quantised=qkv/e4m3/head");
+  EXPECT_EQ(default_family(workload, gpu_of_fp8("sm_90a")).name(), "fwd_sm90_fp8");
+}
+
+TEST(Sm90Fp8, TilesLieInBlocksOfFactors) {
+  const std::string shape = "h2l512d128:quantised=q/e4m3/head+k/e4m3/block128+v/e4m3/head";
+  EXPECT_EQ(fp8_config_refusal("fwd_sm90_fp8", shape), "");
+  EXPECT_THAT(fp8_config_refusal("fwd_sm90_fp8:block_n=96", shape), HasSubstr("96 keys does not divide the 128"));
+  const std::string head = "h2l512d256:quantised=qkv/e4m3/head";
+  EXPECT_THAT(fp8_config_refusal("fwd_sm90_fp8:block_n=224,stages=1", head), HasSubstr("registers"));
+  EXPECT_THAT(fp8_config_refusal("fwd_sm90_fp8:block_n=128,stages=6", head), HasSubstr("shared memory"));
+  EXPECT_THAT(fp8_config_refusal("fwd_sm90_fp8:m_warpgroups=1,block_n=64,pingpong=on", head), HasSubstr("no turns"));
+}
+
+// Room for V transposed, whole tiles of keys, and no more CTAs than fit at once.
+TEST(Sm90Fp8, LaunchesHaveRoomForValues) {
+  const Workload workload = parse_workload("b2h8hkv2l3000k500d128:quantised=qkv/e4m3/head");
+  const DeviceFacts device = gpu_of_fp8("sm_90a");
+  const LaunchPlan plan = parse_variant("fwd_sm90_fp8:block_n=128,stages=2", workload, device).plan(workload, device);
+  EXPECT_EQ(plan.workspace_bytes, 512 * 128 * 2 * 2);
+  EXPECT_EQ(plan.semaphores, static_cast<int>(sm90_fp8::kSemaphores));
+  EXPECT_EQ(plan.grid[0], 132U);
+  ASSERT_TRUE(plan.tensor_maps);
+  EXPECT_EQ(plan.tensor_maps->columns, 128);
+}
+
+}  // namespace
+}  // namespace heed
