@@ -36,7 +36,7 @@ const std::map<std::string, std::set<std::string>> kAllowed = {
     {"worker", {"heed", "base", "workload", "device", "variant", "launch", "kernels", "json", "process", "jit"}},
     {"verify", {"heed", "base", "workload", "variant", "process", "verdict", "tensors", "worker"}},
     {"measure", {"compile", "heed", "base", "workload", "device", "variant", "process", "jit", "worker", "verify"}},
-    {"profile", {"base", "variant", "jit", "worker", "verify", "measure"}},
+    {"profile", {"base", "variant", "process", "jit", "worker", "verify", "measure"}},
     {"trial", {"base", "device", "process", "jit", "verify", "measure"}},
     {"conformance", {"api", "heed", "device", "measure", "verify"}},
     {"record", {"heed", "base", "device", "jit", "verify", "measure", "profile", "trial"}},
