@@ -213,6 +213,9 @@ void add_evolve(CLI::App& app, int& exit_code) {
   command->add_flag("--no-peers", o->no_peers, "Do not compare the champion with PyTorch");
   command->add_flag("--no-profile", o->no_profile,
                     "Do not read hardware counters of the best of each generation; diagnose from times alone");
+  command->add_flag("--activity-records", o->activity_records,
+                    "On a GPU, tell what gates took of its time from CUPTI's activity records of kernels and copies, "
+                    "not from events around each request; the library then stays in the process that also times");
   command->add_option("--python", o->python, "Python that may have PyTorch")->capture_default_str();
   command->add_option("--from", o->from,
                       "Begin with the champion that this file names for the workload, beside the defaults: one that "

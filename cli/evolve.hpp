@@ -27,6 +27,7 @@ struct EvolveOptions {
   double budget_s = 0;
   bool no_peers = false;
   bool no_profile = false;
+  bool activity_records = false;
   std::string python = "python3";
   std::int64_t resume = 0;
   std::string evidence;

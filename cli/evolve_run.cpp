@@ -74,6 +74,7 @@ std::string shared_options(const EvolveOptions& o) {
   add("--measure-limit", fmt::format("{}", o.machine.measure_limit_s), fmt::format("{}", usual.measure_limit_s));
   add("--evidence", o.evidence, "");
   if (o.into_book) options += o.book.empty() ? " --book" : " --book " + shell_word(o.book);
+  if (o.activity_records) options += " --activity-records";
   if (o.machine.json) options += " --json";
   return options;
 }
@@ -81,8 +82,10 @@ std::string shared_options(const EvolveOptions& o) {
 store::RunRecord evolve_one(const EvolveOptions& o, const Workshop& shop, const record::RunOptions& options,
                             const QkvTensors* tensors, std::optional<std::int64_t> resume) {
   Progress progress(o.machine.json);
-  evolve::Evolution evolution(*shop.store, *shop.builder, shop.device, options, o.machine.trial_options(), tensors,
-                              progress, resume);
+  trial::Options trial_options = o.machine.trial_options();
+  trial_options.activity_records = o.activity_records;
+  evolve::Evolution evolution(*shop.store, *shop.builder, shop.device, options, trial_options, tensors, progress,
+                              resume);
   const std::int64_t id = evolution.run_id();
   std::vector<std::string> searched;
   double configs = 0;

@@ -5,6 +5,7 @@
 #include "base/random.hpp"
 #include "base/text.hpp"
 #include "cli/command.hpp"
+#include "cli/profile_nsys.hpp"
 #include "json/text.hpp"
 #include "measure/statistics.hpp"
 #include "process/process.hpp"
@@ -29,6 +30,8 @@ struct ProfileOptions {
   std::string cupti;
   double limit_s = profile::CollectOptions{}.limit_s;
   bool ncu = false;
+  bool nsys = false;
+  std::string nsys_report;
 };
 
 // The device the variant's family runs on; --device only confirms it.
@@ -40,15 +43,19 @@ DeviceFacts device_for(const ProfileOptions& o) {
   return choose_device(choice);
 }
 
-int print_ncu_command(const ProfileOptions& o) {
+// What a tool of NVIDIA's is to look at; without a GPU, as it would be on an H100.
+Variant gpu_variant(const ProfileOptions& o, const Workload& workload, const char* flag) {
   if (!o.variant.empty() && find_family(o.variant.substr(0, o.variant.find(':'))).device() != DeviceKind::cuda)
-    throw Error(ErrorCode::usage, fmt::format("--ncu is for GPU kernels; {} runs on the CPU", o.variant), o.variant);
-  const Workload workload = o.workload.workload(o.workload.tensors());
+    throw Error(ErrorCode::usage, fmt::format("{} is for GPU kernels; {} runs on the CPU", flag, o.variant), o.variant);
   const CudaProbe gpu = probe_cuda();
   const DeviceFacts device = gpu.facts ? *gpu.facts : gpu_limits("sm_90a");
   const std::string name = o.variant.empty() ? std::string(default_family(workload, device).name()) : o.variant;
-  const Variant variant = parse_variant(name, workload, device);
-  const std::string command = profile::ncu_command(self_executable(), variant, workload);
+  return parse_variant(name, workload, device);
+}
+
+int print_ncu_command(const ProfileOptions& o) {
+  const Workload workload = o.workload.workload(o.workload.tensors());
+  const std::string command = profile::ncu_command(self_executable(), gpu_variant(o, workload, "--ncu"), workload);
   print(o.machine.json ? json_text(nlohmann::json{{"ncu", command}}, 1) + "\n" : command + "\n");
   return 0;
 }
@@ -108,6 +115,10 @@ std::string counters_text(const profile::Counters& c) {
 
 int run(const ProfileOptions& o) {
   if (o.ncu) return print_ncu_command(o);
+  if (o.nsys) {
+    const Workload workload = o.workload.workload(o.workload.tensors());
+    return profile_with_nsys(gpu_variant(o, workload, "--nsys"), workload, o.nsys_report, o.machine.json);
+  }
   const DeviceFacts device = device_for(o);
   if (!o.cupti.empty()) (void)describe_cupti(o.cupti);  // asked for by name: its absence is an error
   const auto builder = o.machine.builder();
@@ -193,7 +204,15 @@ void add_profile(CLI::App& app, int& exit_code) {
   o->workload.add_to(*command);
   o->machine.add_to(*command);
   command->add_option("--roofline", o->roofline, "Write a roofline as SVG to this file");
-  command->add_flag("--ncu", o->ncu, "Print the command line of NVIDIA Nsight Compute for this kernel; needs no GPU");
+  CLI::Option* const ncu = command->add_flag(
+      "--ncu", o->ncu, "Print the command line of NVIDIA Nsight Compute for this kernel; needs no GPU");
+  CLI::Option* const nsys = command
+                                ->add_flag("--nsys", o->nsys,
+                                           "Print the command line of NVIDIA Nsight Systems that records a timeline of "
+                                           "this kernel; where nsys is installed, run it and summarise: gaps between "
+                                           "launches, how busy the GPU was, copies beside kernels, time by range")
+                                ->excludes(ncu);
+  command->add_option("--nsys-report", o->nsys_report, "Keep the recording in this file (.nsys-rep)")->needs(nsys);
   command->add_option("--cupti", o->cupti, "Path of libcupti [where toolkits put it]");
   command->add_option("--counter-limit", o->limit_s, "Seconds all passes may take")
       ->capture_default_str()
@@ -202,7 +221,8 @@ void add_profile(CLI::App& app, int& exit_code) {
       "Examples:\n"
       "  heed profile fwd_sm80:block_m=32,kv_groups=4 --shape b1h8l512d64\n"
       "  heed profile fwd_sm80 --shape b1h8l512d64 --roofline roofline.svg --json\n"
-      "  heed profile fwd_sm80 --shape b1h8l512d64 --ncu");
+      "  heed profile fwd_sm80 --shape b1h8l512d64 --ncu\n"
+      "  heed profile fwd_sm80 --shape b1h8l512d64 --nsys --nsys-report timeline.nsys-rep");
   command->callback([o, &exit_code] { exit_code = run(*o); });
 }
 

@@ -14,12 +14,16 @@
 #ifndef HEED_NVTX_LISTENER
 #define HEED_NVTX_LISTENER ""
 #endif
+#ifndef HEED_STUB_CUPTI
+#define HEED_STUB_CUPTI ""
+#endif
 
 namespace heed::testing_support {
 
 const char* const kSourceFolder = HEED_SOURCE_FOLDER;
 const char* const kHeedBinary = HEED_BINARY;
 const char* const kNvtxListener = HEED_NVTX_LISTENER;
+const char* const kStubCupti = HEED_STUB_CUPTI;
 const char* const kAheadOfTimeFolder = HEED_AHEAD_OF_TIME_FOLDER;
 
 }  // namespace heed::testing_support

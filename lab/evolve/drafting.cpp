@@ -15,6 +15,7 @@ Drafting::Drafting(RunContext& run) : run_(run) {
   try {
     laboratory_.emplace(run.options.workload, run.device, run.builder, nullptr, run.laboratory.options());
     laboratory_->set_base(run.laboratory.base());  // its gate takes the memory that looks take, too
+    run.draft_phases = laboratory_->phases();
   } catch (const Error& error) {
     if (error.code() != ErrorCode::unsupported) throw;  // the memory is not enough for the inputs twice
     laboratory_.reset();
@@ -73,6 +74,7 @@ void Drafting::draft(int generation, const std::vector<Space>& where, std::vecto
           more = true;
           break;
         }
+    if (laboratory_) run_.draft_phases = laboratory_->phases();
     if (!more) return;
   }
 }

@@ -25,6 +25,7 @@ record::PeerComparison compare_with_peers(RunContext& run, const trial::Built& c
     return peers;
   }
   run.observer.message("looking for PyTorch");
+  const Elsewhere elsewhere(run);
   const measure::TimingPlan timing = run.laboratory.timing();
   measure::SdpaPeer sdpa(run.options.python, run.options.workload, run.device, timing, fresh_seed());
   if (!sdpa.available()) {

@@ -47,6 +47,7 @@ record::RunResult Evolution::run() {
       search.run();
     }  // the memory and the context that drafts took are in nobody's way from here on
     record::RunResult result = finish(context_);
+    result.time = context_.time_shares();
     store.set_result(context_.run, record::to_json(result), store::RunState::finished);
     if (const auto finished = store.find_run(context_.run))
       for (const store::ObservationRecord& one : insights::harvest(*finished, context_.trials))

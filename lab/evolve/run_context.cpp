@@ -71,6 +71,17 @@ double RunContext::elapsed_s() const {
   return earlier_s + std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
 }
 
+record::TimeShares RunContext::time_shares() const {
+  record::TimeShares shares;
+  shares.of_gpu = device.kind == DeviceKind::cuda;
+  shares.phases = laboratory.phases();
+  shares.phases += draft_phases;
+  shares.seconds = elapsed_s() - earlier_s - elsewhere_s;
+  shares.elsewhere_s = elsewhere_s;
+  shares.no_records = laboratory.no_records();
+  return shares;
+}
+
 double RunContext::gate_s() const {
   double sum = 0;
   int gates = 0;

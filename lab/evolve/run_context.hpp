@@ -12,6 +12,7 @@
 #include "evolve/strategy.hpp"
 #include "jit/build.hpp"
 #include "record/run_options.hpp"
+#include "record/time_shares.hpp"
 #include "store/store.hpp"
 #include "trial/laboratory.hpp"
 
@@ -51,8 +52,12 @@ struct RunContext {
   double prepared_s = 0;          ///< what building, verifying and measuring the base took
   double earlier_s = 0;           ///< taken by the processes before this one
   bool counters_readable = true;  ///< until a reading fails
+  trial::Phases draft_phases;     ///< of the laboratory that looks at drafts
+  double elsewhere_s = 0;         ///< in which PyTorch or a reader of counters had the device
   std::chrono::steady_clock::time_point started = std::chrono::steady_clock::now();
 
+  /// What the time of this process went to so far.
+  [[nodiscard]] record::TimeShares time_shares() const;
   /// Of the run, over all processes that worked on it.
   [[nodiscard]] double elapsed_s() const;
   [[nodiscard]] Budget budget() const { return {options.budget_s}; }
@@ -87,6 +92,19 @@ struct RunContext {
 
  private:
   void note_edits(const store::TrialRecord& trial);
+};
+
+/// From here to the end of the scope the device is not the laboratory's.
+class Elsewhere {
+ public:
+  explicit Elsewhere(RunContext& run) : run_(run), begin_s_(run.elapsed_s()) {}
+  ~Elsewhere() { run_.elsewhere_s += run_.elapsed_s() - begin_s_; }
+  Elsewhere(const Elsewhere&) = delete;
+  Elsewhere& operator=(const Elsewhere&) = delete;
+
+ private:
+  RunContext& run_;
+  double begin_s_;
 };
 
 }  // namespace heed::evolve

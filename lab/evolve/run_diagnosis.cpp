@@ -35,6 +35,7 @@ std::optional<profile::Counters> read_counters(RunContext& run, const trial::Bui
   if (!may_read_counters(run)) return std::nullopt;
   profile::CollectOptions collect;
   collect.seed = seed;
+  const Elsewhere elsewhere(run);
   profile::Reading reading = profile::collect(built.variant.plan(run.options.workload, run.device), built.artifact,
                                               run.options.workload, run.device, collect);
   if (!reading.counters) {

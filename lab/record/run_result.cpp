@@ -138,7 +138,8 @@ nlohmann::json to_json(const RunResult& r) {
                          {"noise", to_json(r.noise)},
                          {"outcome", to_string(r.ending)},
                          {"summary", r.summary},
-                         {"elapsed_s", r.elapsed_s}};
+                         {"elapsed_s", r.elapsed_s},
+                         {"time", to_json(r.time)}};
   if (!r.measured) {
     json["refused"] = r.refused;
     return json;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "profile/diagnosis.hpp"
+#include "record/time_shares.hpp"
 #include "trial/laboratory.hpp"
 #include "trial/noise.hpp"
 
@@ -125,6 +126,7 @@ struct RunResult {
   Ending ending = Ending::no_variant;
   std::string summary;
   double elapsed_s = 0;
+  TimeShares time;
   std::vector<std::string> refused;  ///< finalists, where there is no champion: why
 
   std::optional<MeasuredChampion> measured;

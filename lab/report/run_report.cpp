@@ -35,12 +35,28 @@ std::string device_line(const store::RunRecord& run) {
                      gpu ? "driver" : "", text_of(d, "driver"));
 }
 
+// "GPU time  measuring 41.0%, ..."; empty for results that do not say it.
+std::string time_line(const json& result) {
+  const json& time = member(result, "time");
+  if (!time.is_object()) return {};
+  const auto percent = [&](const char* key) { return fmt::format("{:.1f}%", 100 * number(time, key)); };
+  if (text_of(time, "of") != "gpu")
+    return fmt::format("time      measuring {}, gating {}, looking {}, waiting for builds and models {}\n",
+                       percent("measure"), percent("gate"), percent("look"), percent("waiting"));
+  return fmt::format(
+      "GPU time  measuring {}, gating {}, looking {}, idle {} ({} of all time waiting for builds and models)\n{}",
+      percent("measure"), percent("gate"), percent("look"), percent("idle"), percent("waiting"),
+      text_of(time, "no_records").empty()
+          ? ""
+          : fmt::format("          no activity records: {}\n", text_of(time, "no_records")));
+}
+
 }  // namespace
 
 std::string result_text(const store::RunRecord& run) {
   const json& r = run.result;
   if (!r.is_object()) return "The run has no result yet.\n";
-  if (!r.contains("final")) return fmt::format("No champion: {}.\n", text_of(r, "summary"));
+  if (!r.contains("final")) return fmt::format("No champion: {}.\n{}", text_of(r, "summary"), time_line(r));
   const json& final = r["final"];
   const json& base_times = r["base_times"];
   const json& champion_times = r["champion_times"];
@@ -83,6 +99,7 @@ std::string result_text(const store::RunRecord& run) {
   if (const json& diagnosis = member(member(r, "profile"), "champion"); diagnosis.is_object())
     text += fmt::format("bound by  {}{}\n", text_of(diagnosis, "bound"),
                         diagnosis.value("with_counters", false) ? "" : " (without counters)");
+  text += time_line(r);
   if (peers.contains("reason")) text += fmt::format("PyTorch   not compared: {}\n", text_of(peers, "reason"));
   if (peers.contains("torch"))
     text += fmt::format("PyTorch   {}{}\n", text_of(peers, "torch"),

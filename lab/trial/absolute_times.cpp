@@ -26,11 +26,13 @@ double Laboratory::time_alone(const Built& built, measure::TimedSets& sets, work
 
 double Laboratory::time_alone_once(const Built& built, measure::TimedSets& sets, worker::Follow follow,
                                    Absolute* eager) {
+  const Phase phase(clock_, &Phases::measure, describe(built.variant));
   const LaunchPlan plan = plan_of(built.variant);
   const bool gpu = device_.kind == DeviceKind::cuda;
   ensure_arena(sets.arena_bytes());
   drop_worker();
-  worker::Worker worker(device_.kind, arena_);
+  const std::unique_ptr<worker::Worker> started = start_worker(arena_);
+  worker::Worker& worker = *started;
   load(worker, kTrialSlot, built);
   worker.seal();
   sets.prepare(worker, {{kTrialSlot, plan}}, options_.launch_limit_s, follow);
@@ -115,6 +117,7 @@ double Laboratory::peak_flops() const {
 
 double Laboratory::measure_launch_floor() {
   if (device_.kind == DeviceKind::cpu) return 0;
+  const Phase phase(clock_, &Phases::measure, "an empty kernel");
   const jit::BuildOutcome built = builder_.build({.device = device_.kind,
                                                   .arch = device_.arch,
                                                   .source = kEmptyKernel,
@@ -131,7 +134,8 @@ double Laboratory::measure_launch_floor() {
   std::vector<double> us;
   undisturbed([&] {
     us.clear();
-    worker::Worker worker(device_.kind, arena);
+    const std::unique_ptr<worker::Worker> started = start_worker(arena);
+    worker::Worker& worker = *started;
     worker.load(kEmptySlot, built.artifact->path.string(), plan);
     sets_->prepare(worker, {{kEmptySlot, plan}}, options_.launch_limit_s);
     worker.warm_up(kEmptySlot, warm_up_ms(), options_.launch_limit_s);

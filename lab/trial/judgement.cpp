@@ -6,7 +6,6 @@
 
 #include "base/check.hpp"
 #include "base/text.hpp"
-#include "process/timeline.hpp"
 #include "trial/laboratory.hpp"
 
 namespace heed::trial {
@@ -89,7 +88,7 @@ Outcome Laboratory::judge_once(const Variant& variant, const jit::BuildOutcome& 
     options.tensors = tensors_;
     options.launch_limit_s = options_.launch_limit_s;
     const verify::GateReport report = [&] {
-      const TimelineRange range("gate", describe(variant));
+      const Phase phase(clock_, &Phases::gate, describe(variant));
       return verify::run_gate(worker_for(*base_, trial, fresh), kTrialSlot, variant, workload_, device_, options);
     }();
     outcome.verify_ms = milliseconds_since(begin);
@@ -102,7 +101,7 @@ Outcome Laboratory::judge_once(const Variant& variant, const jit::BuildOutcome& 
     if (report.passed()) {
       begin = std::chrono::steady_clock::now();
       outcome.check = "measuring";
-      const TimelineRange range("measure", describe(variant));
+      const Phase phase(clock_, &Phases::measure, describe(variant));
       measure_and_check(trial, pair, /*fresh=*/false, outcome);
       outcome.measure_ms = milliseconds_since(begin);
       if (outcome.ok()) outcome.check.clear();
@@ -135,7 +134,7 @@ Outcome Laboratory::measure_again(const Built& trial, std::uint64_t seed, const 
 Outcome Laboratory::measure_again_once(const Built& trial, std::uint64_t seed, const measure::PairOptions& pair,
                                        bool is_last) {
   HEED_CHECK(base_.has_value());
-  const TimelineRange range("measure", describe(trial.variant));
+  const Phase phase(clock_, &Phases::measure, describe(trial.variant));
   Outcome outcome;
   outcome.seed = seed;
   outcome.artifact = trial.artifact;
@@ -161,7 +160,7 @@ Outcome Laboratory::measure_again_once(const Built& trial, std::uint64_t seed, c
 
 Look Laboratory::look(const Variant& variant, const jit::BuildOutcome& build, bool rested) {
   HEED_CHECK(base_.has_value());
-  const TimelineRange range("look", describe(variant));
+  const Phase phase(clock_, &Phases::look, describe(variant));
   Look look;
   if (!build.artifact) {
     look.reason = "it did not build";

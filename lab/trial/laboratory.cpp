@@ -10,7 +10,6 @@
 #include "base/check.hpp"
 #include "base/random.hpp"
 #include "base/text.hpp"
-#include "process/timeline.hpp"
 
 namespace heed::trial {
 namespace {
@@ -34,6 +33,7 @@ Laboratory::Laboratory(const Workload& workload, const DeviceFacts& device, jit:
   HEED_CHECK(device_.name == done->device_.name);
   arena_ = std::move(done->arena_);
   worker_ = std::move(done->worker_);
+  if (worker_) worker_->report_busy_to(clock_.busy);
   done->drop_worker();  // base_in_worker_ stays empty here: the same binary may have another plan
 }
 
@@ -86,6 +86,18 @@ void Laboratory::ensure_sets(const LaunchMemory& memory) {
       workload_, measure::plan_timing(workload_, device_, measure::Caches::warm), needed, fresh_seed());
 }
 
+std::unique_ptr<worker::Worker> Laboratory::start_worker(const std::shared_ptr<worker::Arena>& arena) {
+  auto started = std::make_unique<worker::Worker>(device_.kind, arena);
+  started->report_busy_to(clock_.busy);
+  return started;
+}
+
+// Workers that only time have nothing to record.
+void Laboratory::record_activities() {
+  if (!options_.activity_records || device_.kind != DeviceKind::cuda || !no_records_.empty()) return;
+  no_records_ = worker_->record_activities();
+}
+
 void Laboratory::drop_worker() {
   worker_.reset();
   base_in_worker_.clear();
@@ -107,7 +119,10 @@ worker::Worker& Laboratory::worker_for(const Built& base, const Built& trial, bo
   ensure_arena(std::max({sets_ ? sets_->arena_bytes() : 0, verify::gate_arena_bytes(base.variant, workload_, device_),
                          verify::gate_arena_bytes(trial.variant, workload_, device_)}));
   if (fresh || device_.kind == DeviceKind::cpu) drop_worker();
-  if (!worker_) worker_ = std::make_unique<worker::Worker>(device_.kind, arena_);
+  if (!worker_) {
+    worker_ = start_worker(arena_);
+    record_activities();
+  }
   if (base_in_worker_ != base.artifact.path.string()) {
     load(*worker_, kBaseSlot, base);
     base_in_worker_ = base.artifact.path.string();
@@ -135,7 +150,7 @@ verify::GateReport Laboratory::verify(const Built& built, std::uint64_t seed,
   options.tensors = tensors_;
   options.launch_limit_s = options_.launch_limit_s;
   options.on_check = on_check;
-  const TimelineRange range("gate", describe(built.variant));
+  const Phase phase(clock_, &Phases::gate, describe(built.variant));
   verify::GateReport report;
   try {
     report = undisturbed([&] {
@@ -162,6 +177,7 @@ const Laboratory::SelfComparison& Laboratory::base_against_itself() {
 
 Laboratory::SelfComparison Laboratory::compare_with_itself(const measure::PairOptions& pair) {
   HEED_CHECK(base_.has_value());
+  const Phase phase(clock_, &Phases::measure, "the base against itself");
   SelfComparison self;
   std::vector<measure::PairResult> processes;
   for (int process = 0; process < kSelfProcesses; ++process) {
@@ -180,6 +196,7 @@ Laboratory::SelfComparison Laboratory::compare_with_itself(const measure::PairOp
 std::vector<measure::Ratio> Laboratory::compare_base_with_itself(
     int comparisons, const measure::PairOptions& pair, const std::function<void(const measure::Ratio&)>& on_each) {
   HEED_CHECK(base_.has_value());
+  const Phase phase(clock_, &Phases::measure, "the base against itself");
   std::vector<measure::Ratio> ratios;
   const int processes = std::min(comparisons, kRepeatedSelfProcesses);
   for (int process = 0; process < processes; ++process) {
@@ -229,7 +246,7 @@ Laboratory::Blocks Laboratory::watched(const Blocks& blocks, measure::SpotChecks
 void Laboratory::check_base_alone(const verify::Comparison& beside_trial) {
   undisturbed([&] {
     drop_worker();
-    worker_ = std::make_unique<worker::Worker>(device_.kind, arena_);
+    worker_ = start_worker(arena_);
     load(*worker_, kBaseSlot, *base_);
     worker_->seal();
     sets_->prepare(*worker_, {{kBaseSlot, plan_of(base_->variant)}}, options_.launch_limit_s);

@@ -18,6 +18,7 @@
 #include "measure/pair.hpp"
 #include "measure/spot_check.hpp"
 #include "measure/timed_sets.hpp"
+#include "trial/phases.hpp"
 #include "verify/gate.hpp"
 
 namespace heed::trial {
@@ -33,6 +34,9 @@ struct Options {
   /// normal: a kernel could gain by being slow on all others. Two times of one kernel on a busy CPU are nearer
   /// than 1.5.
   double most_slowdown = 1.5;
+  /// Whether what a GPU does in gates is told by CUPTI's activity records. The library then stays in the process that
+  /// also times; that it leaves times alone was never shown, so nobody gets it unasked.
+  bool activity_records = false;
 };
 
 /// What became of one variant.
@@ -99,6 +103,10 @@ class Laboratory {
   [[nodiscard]] const Workload& workload() const { return workload_; }
   [[nodiscard]] const DeviceFacts& device() const { return device_; }
   [[nodiscard]] const Options& options() const { return options_; }
+  /// What its time has gone to so far; standalone_block's is not among it.
+  [[nodiscard]] const Phases& phases() const { return clock_.times; }
+  /// Why there are no activity records, where they were asked for; empty where there are.
+  [[nodiscard]] const std::string& no_records() const { return no_records_; }
 
   /// Why a variant is not worth a build: refused workload or illegal config. Empty when it is.
   [[nodiscard]] std::optional<std::string> refuses(const Variant& variant) const;
@@ -170,6 +178,9 @@ class Laboratory {
  private:
   worker::Worker& worker_for(const Built& base, const Built& trial, bool fresh);
   void drop_worker();
+  /// A worker whose device time counts among the phases.
+  [[nodiscard]] std::unique_ptr<worker::Worker> start_worker(const std::shared_ptr<worker::Arena>& arena);
+  void record_activities();
   void ensure_arena(std::uint64_t bytes);
   void ensure_sets(const LaunchMemory& memory);
   [[nodiscard]] LaunchPlan plan_of(const Variant& variant) const;
@@ -212,6 +223,8 @@ class Laboratory {
   std::string base_in_worker_;  ///< binary in slot 0 of the living worker
   std::unique_ptr<measure::TimedSets> sets_;
   std::optional<double> launch_us_;
+  PhaseClock clock_;
+  std::string no_records_;
 };
 
 template <typename Work>

@@ -23,6 +23,10 @@ class Child {
     nlohmann::json reply = {{"nonce", request.at("nonce")}};
     try {
       serve(request, reply);
+      if (const std::optional<DeviceBusy> busy = executor_ ? executor_->take_busy() : std::nullopt) {
+        reply["busy_us"] = busy->us;
+        reply["recorded_us"] = busy->recorded_us;
+      }
     } catch (const DeviceFailure& failure) {
       reply["error"] = failure.kind == DeviceFailure::Kind::crash        ? "crash"
                        : failure.kind == DeviceFailure::Kind::killed     ? "killed"
@@ -63,6 +67,14 @@ class Child {
       return;
     }
     if (op == "seal") return executor_->seal();
+    if (op == "record_activities") {
+      try {
+        executor_->record_activities(request.at("library").get<std::string>());
+      } catch (const Error& error) {
+        reply["reason"] = error.what();
+      }
+      return;
+    }
     const auto number = [&](const char* key) { return request.at(key).get<std::uint64_t>(); };
     if (op == "prepare") {
       std::vector<std::pair<int, std::vector<Launch>>> launches;

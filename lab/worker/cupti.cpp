@@ -7,7 +7,6 @@
 
 #include <filesystem>
 #include <fstream>
-#include <type_traits>
 #include <vector>
 
 #include "base/text.hpp"
@@ -44,65 +43,93 @@ std::string permission_hint() {
   return {};
 }
 
-}  // namespace
-
-Cupti load_cupti(const std::string& asked_for) {
-  const std::vector<std::string> candidates =
-      asked_for.empty() ? candidate_libraries() : std::vector<std::string>{asked_for};
-  void* library = nullptr;
-  std::string reason;
-  for (const std::string& name : candidates) {
-    library = ::dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);
-    if (library != nullptr) break;
-    if (reason.empty()) reason = ::dlerror();
-  }
-  if (library == nullptr)
+class Library {
+ public:
+  explicit Library(const std::string& asked_for) : asked_for_(asked_for) {
+    const std::vector<std::string> candidates =
+        asked_for.empty() ? candidate_libraries() : std::vector<std::string>{asked_for};
+    std::string reason;
+    for (const std::string& name : candidates) {
+      handle_ = ::dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);
+      if (handle_ != nullptr) return;
+      if (reason.empty()) reason = ::dlerror();
+    }
     throw Error(ErrorCode::unsupported,
                 fmt::format("CUPTI was not found ({}); it comes with the CUDA toolkit, or from PyPI "
                             "(nvidia-cuda-cupti)",
                             reason),
                 asked_for);
-  Cupti api{};
-  const auto bind = [&](const char* name, auto& function) {
-    function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(::dlsym(library, name));
+  }
+
+  template <typename Function>
+  void bind(const char* name, Function& function) const {
+    function = reinterpret_cast<Function>(::dlsym(handle_, name));
     if (function == nullptr)
       throw Error(ErrorCode::unsupported,
-                  fmt::format("{} lacks {}; Heed reads counters with CUPTI of CUDA 12.6 or newer",
-                              asked_for.empty() ? "libcupti" : asked_for, name),
-                  asked_for);
-  };
-  bind("cuptiGetVersion", api.get_version);
-  bind("cuptiGetResultString", api.get_result_string);
-  bind("cuptiProfilerInitialize", api.initialize);
-  bind("cuptiProfilerDeInitialize", api.deinitialize);
-  bind("cuptiDeviceGetChipName", api.get_chip_name);
-  bind("cuptiProfilerGetCounterAvailability", api.get_counter_availability);
-  bind("cuptiProfilerHostInitialize", api.host_initialize);
-  bind("cuptiProfilerHostDeinitialize", api.host_deinitialize);
-  bind("cuptiProfilerHostGetBaseMetrics", api.host_get_base_metrics);
-  bind("cuptiProfilerHostConfigAddMetrics", api.host_add_metrics);
-  bind("cuptiProfilerHostGetConfigImageSize", api.host_get_config_size);
-  bind("cuptiProfilerHostGetConfigImage", api.host_get_config);
-  bind("cuptiProfilerHostGetNumOfPasses", api.host_get_passes);
-  bind("cuptiProfilerHostEvaluateToGpuValues", api.host_evaluate);
-  bind("cuptiRangeProfilerEnable", api.enable);
-  bind("cuptiRangeProfilerDisable", api.disable);
-  bind("cuptiRangeProfilerGetCounterDataSize", api.get_counter_data_size);
-  bind("cuptiRangeProfilerCounterDataImageInitialize", api.initialize_counter_data);
-  bind("cuptiRangeProfilerSetConfig", api.set_config);
-  bind("cuptiRangeProfilerStart", api.start);
-  bind("cuptiRangeProfilerStop", api.stop);
-  bind("cuptiRangeProfilerDecodeData", api.decode);
-  bind("cuptiRangeProfilerGetCounterDataInfo", api.get_counter_data_info);
-  Dl_info where{};
-  api.path = ::dladdr(reinterpret_cast<void*>(api.get_version), &where) != 0 ? where.dli_fname : "libcupti";
+                  fmt::format("{} lacks {}; Heed uses CUPTI of CUDA 12.6 or newer",
+                              asked_for_.empty() ? "libcupti" : asked_for_, name),
+                  asked_for_);
+  }
+
+  void bind_common(CuptiCommon& common) const {
+    bind("cuptiGetVersion", common.get_version);
+    bind("cuptiGetResultString", common.get_result_string);
+    Dl_info where{};
+    common.path = ::dladdr(reinterpret_cast<void*>(common.get_version), &where) != 0 ? where.dli_fname : "libcupti";
+  }
+
+ private:
+  std::string asked_for_;
+  void* handle_ = nullptr;
+};
+
+}  // namespace
+
+Cupti load_cupti(const std::string& asked_for) {
+  const Library library(asked_for);
+  Cupti api{};
+  library.bind_common(api);
+  library.bind("cuptiProfilerInitialize", api.initialize);
+  library.bind("cuptiProfilerDeInitialize", api.deinitialize);
+  library.bind("cuptiDeviceGetChipName", api.get_chip_name);
+  library.bind("cuptiProfilerGetCounterAvailability", api.get_counter_availability);
+  library.bind("cuptiProfilerHostInitialize", api.host_initialize);
+  library.bind("cuptiProfilerHostDeinitialize", api.host_deinitialize);
+  library.bind("cuptiProfilerHostGetBaseMetrics", api.host_get_base_metrics);
+  library.bind("cuptiProfilerHostConfigAddMetrics", api.host_add_metrics);
+  library.bind("cuptiProfilerHostGetConfigImageSize", api.host_get_config_size);
+  library.bind("cuptiProfilerHostGetConfigImage", api.host_get_config);
+  library.bind("cuptiProfilerHostGetNumOfPasses", api.host_get_passes);
+  library.bind("cuptiProfilerHostEvaluateToGpuValues", api.host_evaluate);
+  library.bind("cuptiRangeProfilerEnable", api.enable);
+  library.bind("cuptiRangeProfilerDisable", api.disable);
+  library.bind("cuptiRangeProfilerGetCounterDataSize", api.get_counter_data_size);
+  library.bind("cuptiRangeProfilerCounterDataImageInitialize", api.initialize_counter_data);
+  library.bind("cuptiRangeProfilerSetConfig", api.set_config);
+  library.bind("cuptiRangeProfilerStart", api.start);
+  library.bind("cuptiRangeProfilerStop", api.stop);
+  library.bind("cuptiRangeProfilerDecodeData", api.decode);
+  library.bind("cuptiRangeProfilerGetCounterDataInfo", api.get_counter_data_info);
   // CUPTI asks the linker for its two helpers by their bare names; those already loaded are found wherever they lie.
   for (const char* helper : {"libnvperf_host.so", "libnvperf_target.so"})
     ::dlopen((fs::path(api.path).parent_path() / helper).c_str(), RTLD_NOW | RTLD_GLOBAL);
   return api;
 }
 
-void check(const Cupti& api, CUptiResult result, const char* call) {
+CuptiActivity load_cupti_activity(const std::string& asked_for) {
+  const Library library(asked_for);
+  CuptiActivity api{};
+  library.bind_common(api.common);
+  library.bind("cuptiActivityRegisterCallbacks", api.register_callbacks);
+  library.bind("cuptiActivityEnable", api.enable);
+  library.bind("cuptiActivityDisable", api.disable);
+  library.bind("cuptiActivityFlushAll", api.flush_all);
+  library.bind("cuptiActivityGetNextRecord", api.next_record);
+  library.bind("cuptiActivityGetNumDroppedRecords", api.dropped_records);
+  return api;
+}
+
+void check(const CuptiCommon& api, CUptiResult result, const char* call) {
   if (result == CUPTI_SUCCESS) return;
   const char* text = nullptr;
   api.get_result_string(result, &text);

@@ -1,9 +1,12 @@
-/// CUPTI, loaded at run time: the functions that hardware counters need, and what their errors mean.
+/// CUPTI, loaded at run time: the functions that hardware counters and activity records need, and what their errors
+/// mean.
 #pragma once
 
+#include <cupti_activity.h>
 #include <cupti_profiler_host.h>
 #include <cupti_profiler_target.h>
 #include <cupti_range_profiler.h>
+#include <cupti_result.h>
 #include <cupti_target.h>
 #include <cupti_version.h>
 
@@ -11,10 +14,15 @@
 
 namespace heed {
 
-struct Cupti {
+/// What every user of it needs.
+struct CuptiCommon {
   std::string path;
   decltype(&::cuptiGetVersion) get_version;
   decltype(&::cuptiGetResultString) get_result_string;
+};
+
+/// Of hardware counters.
+struct Cupti : CuptiCommon {
   decltype(&::cuptiProfilerInitialize) initialize;
   decltype(&::cuptiProfilerDeInitialize) deinitialize;
   decltype(&::cuptiDeviceGetChipName) get_chip_name;
@@ -38,11 +46,23 @@ struct Cupti {
   decltype(&::cuptiRangeProfilerGetCounterDataInfo) get_counter_data_info;
 };
 
+/// Of activity records.
+struct CuptiActivity {
+  CuptiCommon common;
+  decltype(&::cuptiActivityRegisterCallbacks) register_callbacks;
+  decltype(&::cuptiActivityEnable) enable;
+  decltype(&::cuptiActivityDisable) disable;
+  decltype(&::cuptiActivityFlushAll) flush_all;
+  decltype(&::cuptiActivityGetNextRecord) next_record;
+  decltype(&::cuptiActivityGetNumDroppedRecords) dropped_records;
+};
+
 /// @param library path of libcupti; empty: the places where toolkits put it
 /// @throws Error(unsupported) when it is not there or lacks a function
 Cupti load_cupti(const std::string& library);
+CuptiActivity load_cupti_activity(const std::string& library);
 
 /// @throws Error(unsupported) naming the call that failed and, where that is the cause, the missing permission
-void check(const Cupti& api, CUptiResult result, const char* call);
+void check(const CuptiCommon& api, CUptiResult result, const char* call);
 
 }  // namespace heed

@@ -29,6 +29,12 @@ struct HardwareCounts {
   double cycles = 0;
 };
 
+/// What a device was busy with for requests; worker.hpp's BusyTime says where each part comes from.
+struct DeviceBusy {
+  double us = 0;
+  double recorded_us = 0;
+};
+
 /// Number of binaries an executor holds at once: a base, a candidate, and the launch floor's empty kernel.
 inline constexpr int kSlots = 4;
 
@@ -82,6 +88,13 @@ class Executor {
   /// Copies the image to the device, launches once to warm up, then reads hardware counters of one launch.
   virtual CounterReading count(int slot, const std::byte* image, std::uint64_t bytes, const Launch& launch,
                                const std::string& library, const std::vector<MetricChoice>& choices) = 0;
+
+  /// From here on `run` and `run_chain` collect activity records. @throws Error(unsupported) where they cannot
+  virtual void record_activities(const std::string& /*library*/) {
+    throw Error(ErrorCode::unsupported, "activities are recorded on NVIDIA GPUs only");
+  }
+  /// Since the last call; empty where nothing counts it.
+  virtual std::optional<DeviceBusy> take_busy() { return std::nullopt; }
 
  protected:
   Executor() = default;

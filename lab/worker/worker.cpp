@@ -10,6 +10,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <cstring>
@@ -113,11 +114,15 @@ nlohmann::json Worker::call(nlohmann::json request, double limit_s) {
   const std::string op = request.at("op").get<std::string>();
   request["nonce"] = nonce;
   nlohmann::json answer;
+  const auto begin = std::chrono::steady_clock::now();
   const bool sent = send_frame(socket_, request);
   const Received received = sent ? receive_frame(socket_, limit_s, /*interruptible=*/true, answer) : Received::closed;
   if (received == Received::frame && answer.value("nonce", std::uint64_t{0}) == nonce) {
     const std::string error = answer.value("error", std::string());
-    if (error.empty()) return answer;
+    if (error.empty()) {
+      note_busy(answer, std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - begin).count());
+      return answer;
+    }
     const std::string text = answer.value("text", std::string());
     stop();  // after a device fault the context is lost; after any other it is simplest to start clean
     if (error == "launch") throw WorkerFailure(WorkerFailure::Kind::launch_failed, text);
@@ -161,6 +166,18 @@ nlohmann::json Worker::call(nlohmann::json request, double limit_s) {
   }
   throw WorkerFailure(was_killed ? WorkerFailure::Kind::killed : WorkerFailure::Kind::crashed,
                       fmt::format("the worker {} during \"{}\"{}", how, op, log.empty() ? "" : ": " + trim(log)));
+}
+
+void Worker::note_busy(const nlohmann::json& answer, double wall_us) {
+  if (!busy_ || !answer.contains("busy_us")) return;
+  // A device is not at work for longer than the request took.
+  const double us = std::clamp(answer.at("busy_us").get<double>(), 0.0, wall_us);
+  busy_->us += us;
+  busy_->recorded_us += std::clamp(answer.at("recorded_us").get<double>(), 0.0, us);
+}
+
+std::string Worker::record_activities(const std::string& library) {
+  return call({{"op", "record_activities"}, {"library", library}}, kLoadLimit_s).value("reason", std::string());
 }
 
 void Worker::load(int slot, const std::string& path, const LaunchPlan& plan) {

@@ -51,6 +51,16 @@ class Arena {
   std::uint64_t size_ = 0;
 };
 
+/// How long a GPU was at work for a worker's requests. A CPU's worker says nothing of it.
+///
+/// Where a request launches what is timed, it comes from the readings themselves or, where there are none, from the
+/// worker's clock while its stream is full: nothing is added to a timed block. Elsewhere from CUPTI's activity records
+/// where they are collected, else from an event before and after all work of the request, copies among them.
+struct BusyTime {
+  double us = 0;
+  double recorded_us = 0;  ///< the part that activity records say
+};
+
 /// One worker process. Every call throws WorkerFailure when the worker fails it, and Error(interrupted) on Ctrl-C.
 class Worker {
  public:
@@ -64,6 +74,13 @@ class Worker {
   [[nodiscard]] bool sealed() const { return sealed_; }
   /// Until a call has failed.
   [[nodiscard]] bool lives() const { return pid_ > 0; }
+
+  /// Every answer from here on adds to it what its request kept the device busy.
+  void report_busy_to(std::shared_ptr<BusyTime> busy) { busy_ = std::move(busy); }
+  /// From here on requests that time nothing collect CUPTI's activity records.
+  /// @param library path of libcupti; empty: the usual places
+  /// @return why they do not; empty where they do
+  std::string record_activities(const std::string& library = {});
 
   void load(int slot, const std::string& path, const LaunchPlan& plan);
   void seal();
@@ -104,6 +121,7 @@ class Worker {
 
  private:
   nlohmann::json call(nlohmann::json request, double limit_s);
+  void note_busy(const nlohmann::json& answer, double wall_us);
   void stop();
 
   std::shared_ptr<Arena> arena_;
@@ -111,6 +129,7 @@ class Worker {
   int socket_ = -1;
   int log_ = -1;
   bool sealed_ = false;
+  std::shared_ptr<BusyTime> busy_;
 };
 
 /// The child's side: serves requests on kSocket until it is closed. Returns the exit code.

@@ -55,6 +55,16 @@ TEST_F(Cli, EvolveShowRunsAndReplay) {
   EXPECT_EQ(json["trials"].size(), 4U);
   EXPECT_EQ(json["trials"][3]["drafts"].size(), 2U);
   EXPECT_EQ(json["state"], "finished");
+  // What the time went to is stored with the run.
+  EXPECT_THAT(show.out, ::testing::HasSubstr("time      measuring "));
+  const auto& time = json["result"]["time"];
+  EXPECT_EQ(time["of"], "wall");
+  double shares = 0;
+  for (const char* key : {"measure", "gate", "look", "idle"}) {
+    EXPECT_GT(time[key].get<double>(), 0) << key;
+    shares += time[key].get<double>();
+  }
+  EXPECT_NEAR(shares, 1, 1e-9);
   // A trial, not the champion: on a busy machine every finalist may be refused for its time.
   const Printed replay =
       heed_command("replay " + std::to_string(json["trials"][0]["id"].get<int>()) + " " + db() + " " + cache());

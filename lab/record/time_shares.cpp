@@ -1,0 +1,30 @@
+#include "record/time_shares.hpp"
+
+namespace heed::record {
+namespace {
+
+nlohmann::json phase_json(const trial::PhaseTimes& times) {
+  return {{"wall_s", times.wall_s}, {"busy_s", times.busy_s}, {"recorded_s", times.recorded_s}};
+}
+
+}  // namespace
+
+nlohmann::json to_json(const TimeShares& t) {
+  const trial::Shares shares = trial::shares_of(t.phases, t.seconds, t.of_gpu);
+  nlohmann::json json = {{"of", t.of_gpu ? "gpu" : "wall"},
+                         {"seconds", t.seconds},
+                         {"elsewhere_s", t.elsewhere_s},
+                         {"measure", shares.measure},
+                         {"gate", shares.gate},
+                         {"look", shares.look},
+                         {"idle", shares.idle},
+                         {"waiting", shares.waiting},
+                         {"phases",
+                          {{"measure", phase_json(t.phases.measure)},
+                           {"gate", phase_json(t.phases.gate)},
+                           {"look", phase_json(t.phases.look)}}}};
+  if (!t.no_records.empty()) json["no_records"] = t.no_records;
+  return json;
+}
+
+}  // namespace heed::record
