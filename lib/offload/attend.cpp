@@ -136,7 +136,7 @@ heed_problem Offload::problem_of(const View& view, const Launch& launch, const h
   p.len_k = launch.table_pages * config_.pages.page_size;
   p.dim = config_.dim;
   p.dim_v = config_.dim_v;
-  p.dtype_q = p.dtype_kv = p.dtype_o = static_cast<int>(config_.dtype);
+  p.dtype_q = p.dtype_k = p.dtype_v = p.dtype_o = static_cast<int>(config_.dtype);
   if (piece.mask.right == 0) {
     p.mask = HEED_MASK_CAUSAL_BOTTOM_RIGHT;
     p.window_left = piece.mask.left;

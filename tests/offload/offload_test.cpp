@@ -139,7 +139,7 @@ TEST(Offload, PagesAreThoseOfPagedPlans) {
   p.heads = 4;
   p.heads_kv = 2;
   p.dim = p.dim_v = 16;
-  p.dtype_q = p.dtype_kv = p.dtype_o = HEED_FP32;
+  p.dtype_q = p.dtype_k = p.dtype_v = p.dtype_o = HEED_FP32;
   p.len_k = 64;
   p.page_size = 8;
   p.pages = 16;
