@@ -5,6 +5,7 @@
 #include "report/support_table.hpp"
 #include "testing.hpp"
 #include "variant/family.hpp"
+#include "workload/features.hpp"
 
 namespace heed {
 namespace {
