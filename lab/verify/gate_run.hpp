@@ -56,9 +56,10 @@ class Gate {
   bool check_held_back();
   /// A program for fixed sizes runs no other workload.
   [[nodiscard]] bool may_run(const Workload& w) const;
-  /// Dropout makes outputs larger.
+  /// Dropout makes outputs larger, and beside V in 8 bits with an exponent P has their digits.
   [[nodiscard]] bool hard() const {
-    return workload_.dtype == Dtype::fp16 && !workload_.scale && workload_.dropout == 0;
+    const bool has_digits = workload_.dtype_v() != Dtype::e4m3 && workload_.dtype_v() != Dtype::e5m2;
+    return workload_.dtype == Dtype::fp16 && has_digits && !workload_.scale && workload_.dropout == 0;
   }
   /// The workload itself: right, the same every time, and right again when the inputs change under the same addresses.
   bool check_workload();

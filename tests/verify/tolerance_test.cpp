@@ -61,6 +61,25 @@ TEST(Tolerance, ScoresBeyondFp16AreJudgedByTheirFp32Error) {
   }
 }
 
+// Beside V in e4m3 P has as few digits, which is allowed, and little more; beside int8 it has those of the dtype.
+TEST(Tolerance, ProbabilitiesHaveTheElementsOfV) {
+  const Scenario fp8("h2l60k200d64:quantised=qkv/e4m3/head");
+  EXPECT_GT(fp8.reference.unfused.rel_rms, 0.01);
+  EXPECT_LT(fp8.reference.unfused.rel_rms, 0.04);
+  EXPECT_LT(fp8.reference.tolerance.rel_rms, 0.1);
+  EXPECT_LT(fp8.reference.tolerance.worst_row, 0.2);
+  EXPECT_LT(fp8.reference.tolerance.lse, 0.05);
+  for (const float factor : {0.8F, 1.2F}) {
+    Scenario wrong = fp8;
+    wrong.hard_limit = false;
+    wrong.change_all([&](const RowIndex&, std::int64_t, float value) { return value * factor; });
+    EXPECT_EQ(wrong.compare().finding, Finding::inexact) << factor;
+  }
+  const Scenario int8("h2l60k200d64:quantised=qkv/int8/head");
+  EXPECT_LT(int8.reference.tolerance.rel_rms, 2e-3);
+  EXPECT_LT(int8.reference.tolerance.lse, 0.01);
+}
+
 // A score of -2430 as a sum of 512 products of one sign: an honest fp32 sum was seen 0.009 off.
 TEST(Tolerance, LogSumExpIsJudgedByTheSizeOfTheScores) {
   Scenario s = given(kFarBelow, Mask::none);
