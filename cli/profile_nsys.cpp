@@ -92,10 +92,12 @@ int profile_with_nsys(const Variant& variant, const Workload& workload, std::str
         profile::nsys_command(self_executable(), variant, workload, report.empty() ? "heed_timeline" : report);
     const std::string reason =
         "nsys is not on the PATH, so the command was not run; Nsight Systems comes with the CUDA toolkit";
-    if (json)
+    if (json) {
       print(json_text(nlohmann::json{{"nsys", as_typed(command)}, {"ran", false}, {"reason", reason}}, 1) + "\n");
-    else
-      print(as_typed(command) + "\n" + reason + "\n");
+    } else {
+      print(as_typed(command) + "\n");
+      remark(true, reason);  // to stderr: what is printed can be pasted, or read by a shell
+    }
     return 0;
   }
   const ScratchFolder scratch;

@@ -31,9 +31,10 @@ TEST_F(CliNsys, WithoutNsysTheCommandIsPrinted) {
   const Printed run = heed_command(kCommand);
   EXPECT_EQ(run.code, 0) << run.err;
   for (const char* part : {"nsys profile -t cuda,nvtx ", "--cuda-graph-trace=node", " bench ", "kv_groups=4",
-                           "--against", "--shape b1h8l512d64:fp16:causal_top_left --device cuda\n", "-o heed_timeline",
-                           "nsys is not on the PATH, so the command was not run"})
+                           "--against", "--shape b1h8l512d64:fp16:causal_top_left --device cuda\n", "-o heed_timeline"})
     EXPECT_THAT(run.out, ::testing::HasSubstr(part));
+  EXPECT_EQ(run.out.find('\n'), run.out.size() - 1);
+  EXPECT_THAT(run.err, ::testing::HasSubstr("nsys is not on the PATH, so the command was not run"));
   const auto parsed = nlohmann::json::parse(heed_command(std::string(kCommand) + " --json").out);
   EXPECT_EQ(parsed["ran"], false);
   EXPECT_THAT(parsed["reason"].get<std::string>(), ::testing::HasSubstr("not on the PATH"));

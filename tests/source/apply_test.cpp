@@ -27,7 +27,7 @@ Overlay applied(const std::string& reply) {
   return apply(parse_edits(reply), family());
 }
 
-std::string refusal(const std::string& reply) {
+std::string refusal_of_reply(const std::string& reply) {
   try {
     (void)applied(reply);
   } catch (const EditError& error) {
@@ -56,9 +56,9 @@ TEST(Apply, IndentationAndSpaceAtEndsOfLinesMayDiffer) {
 
 TEST(Apply, WithoutAPathTheFileThatHasTheLines) {
   EXPECT_EQ(applied(block("", kLine, "  return 0;\n")).files.begin()->first, "cpu/rows.hpp");
-  EXPECT_THAT(refusal(block("", "no such line\n", "x\n")),
+  EXPECT_THAT(refusal_of_reply(block("", "no such line\n", "x\n")),
               HasSubstr("names no file, and no source of fwd_cpu has its lines"));
-  EXPECT_THAT(refusal(block("", "#pragma once\n", "x\n")), HasSubstr("all have its lines; put the path"));
+  EXPECT_THAT(refusal_of_reply(block("", "#pragma once\n", "x\n")), HasSubstr("all have its lines; put the path"));
 }
 
 TEST(Apply, TheEntryIsAFileToo) {
@@ -71,42 +71,44 @@ TEST(Apply, TheEntryIsAFileToo) {
 // The one more try of a proposer rests on these.
 TEST(Apply, LinesThatStandNowhereAreToldTheNearest) {
   EXPECT_THAT(
-      refusal(block("cpu/rows.hpp", "  return sum > 0.5 ? 1.0F / sum : __builtin_nanf(\"\");\n", "x\n")),
+      refusal_of_reply(block("cpu/rows.hpp", "  return sum > 0.5 ? 1.0F / sum : __builtin_nanf(\"\");\n", "x\n")),
       HasSubstr(
           "no lines of cpu/rows.hpp are those that are searched: line 1 of them is \"return sum > 0.5 ? 1.0F / sum : "
           "__builtin_nanf(\"\");\"; the nearest, line 65 of the file, is \"return sum > 0 ? 1.0F / sum : "
           "__builtin_nanf(\"\");\""));
-  EXPECT_THAT(refusal(block("cpu/rows.hpp", "  if (!sees) return 0;\n  return sum;\n", "x\n")),
+  EXPECT_THAT(refusal_of_reply(block("cpu/rows.hpp", "  if (!sees) return 0;\n  return sum;\n", "x\n")),
               HasSubstr("line 2 of them is \"return sum;\"; the nearest, line 65 of the file"));
 }
 
 TEST(Apply, LinesThatStandTwiceAskForMore) {
-  EXPECT_THAT(refusal(block("cpu/exp2.hpp", "}\n", "x\n")),
+  EXPECT_THAT(refusal_of_reply(block("cpu/exp2.hpp", "}\n", "x\n")),
               HasSubstr("stand in several places of cpu/exp2.hpp (lines "));
 }
 
 TEST(Apply, FilesThatMayNotBeEdited) {
-  EXPECT_THAT(refusal(block("kernels/contract.hpp", "#pragma once\n", "x\n")),
+  EXPECT_THAT(refusal_of_reply(block("kernels/contract.hpp", "#pragma once\n", "x\n")),
               HasSubstr("is the contract of all kernels, so a variant may not change it"));
-  EXPECT_THAT(refusal(block("kernels/attention/mask.hpp", "#pragma once\n", "x\n")),
+  EXPECT_THAT(refusal_of_reply(block("kernels/attention/mask.hpp", "#pragma once\n", "x\n")),
               HasSubstr("is the contract of all kernels"));
-  EXPECT_THAT(refusal(block("cpu/config.hpp", "#pragma once\n", "x\n")), HasSubstr("is host code too"));
-  EXPECT_THAT(refusal(block("cpu/freestanding.hpp", "#pragma once\n", "x\n")),
+  EXPECT_THAT(refusal_of_reply(block("cpu/config.hpp", "#pragma once\n", "x\n")), HasSubstr("is host code too"));
+  EXPECT_THAT(refusal_of_reply(block("cpu/freestanding.hpp", "#pragma once\n", "x\n")),
               HasSubstr("is what every program of a CPU is built with"));
-  EXPECT_THAT(refusal(block("kernels/tile/quad.cuh", "#pragma once\n", "x\n")), HasSubstr("is no source of fwd_cpu"));
-  EXPECT_THAT(refusal(block("cpu/sims.hpp", "#pragma once\n", "x\n")), HasSubstr("fwd_cpu has no source cpu/sims.hpp"));
-  EXPECT_THAT(refusal(block("../../etc/passwd.hpp", "root\n", "x\n")), HasSubstr("has no source"));
+  EXPECT_THAT(refusal_of_reply(block("kernels/tile/quad.cuh", "#pragma once\n", "x\n")),
+              HasSubstr("is no source of fwd_cpu"));
+  EXPECT_THAT(refusal_of_reply(block("cpu/sims.hpp", "#pragma once\n", "x\n")),
+              HasSubstr("fwd_cpu has no source cpu/sims.hpp"));
+  EXPECT_THAT(refusal_of_reply(block("../../etc/passwd.hpp", "root\n", "x\n")), HasSubstr("has no source"));
 }
 
 TEST(Apply, EditsThatChangeNothing) {
-  EXPECT_THAT(refusal(block("cpu/rows.hpp", kLine, kLine)), HasSubstr("leave every source as it is"));
-  EXPECT_THAT(
-      refusal(block("cpu/rows.hpp", kLine, "  // a sum\n  return sum > 0 ?1.0F/sum\n : __builtin_nanf(\"\");\n")),
-      HasSubstr("change white space and comments alone"));
+  EXPECT_THAT(refusal_of_reply(block("cpu/rows.hpp", kLine, kLine)), HasSubstr("leave every source as it is"));
+  EXPECT_THAT(refusal_of_reply(
+                  block("cpu/rows.hpp", kLine, "  // a sum\n  return sum > 0 ?1.0F/sum\n : __builtin_nanf(\"\");\n")),
+              HasSubstr("change white space and comments alone"));
 }
 
 TEST(Apply, ATooLongFile) {
-  EXPECT_THAT(refusal("<file path=\"cpu/rows.hpp\">\n" + std::string(300 << 10, 'x') + "\n</file>\n"),
+  EXPECT_THAT(refusal_of_reply("<file path=\"cpu/rows.hpp\">\n" + std::string(300 << 10, 'x') + "\n</file>\n"),
               HasSubstr("would have 300.0 KiB; a device source may have 256.0 KiB"));
 }
 
