@@ -88,6 +88,10 @@ Programs::Programs(std::shared_ptr<const ProgramFile> file, const DeviceFacts& d
   }
 }
 
+// On an H200 a program of this family that was built with all its features did not end where a call had none of them
+// (docs/limits.md).
+constexpr std::string_view kOnlyWhole = "fwd_sm90_decode";
+
 std::pair<const Programs::Entry*, int> Programs::nearest(const Family& family, const Wanted& wanted) const {
   std::map<std::string_view, Config> named;  // by architecture
   const Entry* best = nullptr;
@@ -95,6 +99,7 @@ std::pair<const Programs::Entry*, int> Programs::nearest(const Family& family, c
   for (const Entry& entry : entries_) {
     const Variant& v = entry.variant;
     if (v.family != &family || cannot_run(v, wanted, entry.device)) continue;
+    if (family.name() == kOnlyWhole && count_of(v.spare_features(wanted.workload)) > 0) continue;
     Config& rule = named[entry.device.arch];
     if (rule.empty()) rule = family.default_config(wanted.workload, entry.device);
     const std::pair differ = {count_of(v.spare_features(wanted.workload)),
