@@ -49,8 +49,8 @@ TEST_F(CliNsys, TheRecordingIsSummarised) {
                            "heed_forward after heed_forward", "2.00", "no range of NVTX was recorded"})
     EXPECT_THAT(run.out, ::testing::HasSubstr(part));
   EXPECT_TRUE(std::filesystem::exists(report));
-  const Printed json = heed_command(std::string(kCommand) + " --json", with_nsys());
-  const auto parsed = nlohmann::json::parse(json.out);
+  const Printed machine = heed_command(std::string(kCommand) + " --json", with_nsys());
+  const auto parsed = nlohmann::json::parse(machine.out);
   EXPECT_EQ(parsed["ran"], true);
   EXPECT_EQ(parsed["timeline"]["kernels"], 2);
   EXPECT_NEAR(parsed["timeline"]["own_gaps"]["median_us"].get<double>(), 2, 1e-9);

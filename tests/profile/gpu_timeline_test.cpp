@@ -2,6 +2,7 @@
 #include "profile/gpu_timeline.hpp"
 
 #include "base/files.hpp"
+#include "device/device.hpp"
 #include "profile/nsys.hpp"
 #include "testing.hpp"
 

@@ -75,11 +75,11 @@ TEST(TimeShares, JsonHoldsSharesAndWhatTheyAreMadeOf) {
   time.phases = some_phases();
   time.seconds = 10;
   time.elsewhere_s = 7;
-  const nlohmann::json json = to_json(time);
-  EXPECT_EQ(json["of"], "gpu");
-  EXPECT_DOUBLE_EQ(json["measure"].get<double>(), 0.25);
-  EXPECT_DOUBLE_EQ(json["phases"]["gate"]["recorded_s"].get<double>(), 0.5);
-  EXPECT_FALSE(json.contains("no_records"));
+  const nlohmann::json told = to_json(time);
+  EXPECT_EQ(told["of"], "gpu");
+  EXPECT_DOUBLE_EQ(told["measure"].get<double>(), 0.25);
+  EXPECT_DOUBLE_EQ(told["phases"]["gate"]["recorded_s"].get<double>(), 0.5);
+  EXPECT_FALSE(told.contains("no_records"));
   time.of_gpu = false;
   time.no_records = "CUPTI was not found";
   EXPECT_EQ(to_json(time)["of"], "wall");
