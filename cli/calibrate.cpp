@@ -25,10 +25,9 @@ struct CalibrateOptions {
 };
 
 // The kinds of inputs whose accuracy papers and users ask for.
-constexpr verify::InputClass kCalibrationInputs[] = {verify::InputClass::normal, verify::InputClass::outliers,
-                                                     verify::InputClass::outlier_channel,
-                                                     verify::InputClass::channel_offsets,
-                                                     verify::InputClass::peaked, verify::InputClass::attention_sink};
+constexpr verify::InputClass kCalibrationInputs[] = {
+    verify::InputClass::normal,          verify::InputClass::outliers, verify::InputClass::outlier_channel,
+    verify::InputClass::channel_offsets, verify::InputClass::peaked,   verify::InputClass::attention_sink};
 
 struct Cost {
   std::string_view mode;
@@ -111,8 +110,8 @@ int run(const CalibrateOptions& o) {
                fmt::format("{:.2e}", cost.accuracy.worst_row)});
   print(fmt::format("workload  {}, {} rows, seed {}\n{}", to_string(w), rows.size(), seed, table.str()));
   for (const std::string& text : refused) print(fmt::format("left out  {}\n", text));
-  print(is_chosen ? fmt::format("chosen    {}: {}; at most {:.2e} relative RMS; quantised={}\n", best->name, best->words,
-                                worst_of(best->name), best->tensors)
+  print(is_chosen ? fmt::format("chosen    {}: {}; at most {:.2e} relative RMS; quantised={}\n", best->name,
+                                best->words, worst_of(best->name), best->tensors)
                   : fmt::format("chosen    none: the best, {}, is off by {:.2e} relative RMS, more than {:.2e}\n",
                                 best->name, worst_of(best->name), o.most));
   return is_chosen ? 0 : 1;
@@ -135,7 +134,8 @@ void add_calibrate(CLI::App& app, int& exit_code) {
   command->add_option("--seed", o->seed, "Seed of the inputs and of rotations [fresh]");
   command->add_flag("--json", o->json, "Print the result as JSON");
   command->footer(
-      "Errors are of exact attention on the quantised numbers against exact attention on the inputs: what a kernel adds "
+      "Errors are of exact attention on the quantised numbers against exact attention on the inputs: what a kernel "
+      "adds "
       "is what heed verify prints.\n"
       "Examples:\n"
       "  heed calibrate --shape b1h8l2048d64\n"

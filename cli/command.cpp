@@ -61,9 +61,10 @@ void WorkloadOptions::add_to(CLI::App& app) {
       "or as --causal says [all keys]");
   app.add_option("--scale", scale, "Softmax scale [1/sqrt(d)]");
   app.add_option("--layout", layout, "bhld (batch, head, length, dim) or blhd [bhld]");
-  app.add_option("--quantised", quantised,
-                 "TENSORS/DTYPE/GRANULARITY, e.g. qkv/e4m3/head or q/int8/block128+k/int8/block64: 8-bit Q, K or V with "
-                 "scale factors, which Heed makes of the inputs [none]");
+  app.add_option(
+      "--quantised", quantised,
+      "TENSORS/DTYPE/GRANULARITY, e.g. qkv/e4m3/head or q/int8/block128+k/int8/block64: 8-bit Q, K or V with "
+      "scale factors, which Heed makes of the inputs [none]");
   app.add_option("--qkv", qkv, "A .safetensors file with tensors q, k and v: shape and dtype are taken from them");
   app.add_option("--q", q, "A .npy file with Q, together with --k and --v");
   app.add_option("--k", k, "A .npy file with K");

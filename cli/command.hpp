@@ -35,7 +35,8 @@ struct MachineOptions {
   [[nodiscard]] trial::Options trial_options() const;
 };
 
-/// --shape with --dtype, --causal, --window, --scale, --layout, --quantised; or real tensors with --qkv, or --q, --k and --v
+/// --shape with --dtype, --causal, --window, --scale, --layout, --quantised; or real tensors with --qkv, or --q, --k
+/// and --v
 struct WorkloadOptions {
   std::string shape;
   std::string dtype;

@@ -46,8 +46,8 @@ void check_options_fit(const EvolveOptions& o, const CLI::App& app) {
                   "--again repeats finished runs of --workloads; leave it out, or name a file of calls", "--again");
     return;
   }
-  for (const char* option : {"--shape", "--dtype", "--causal", "--window", "--scale", "--layout", "--quantised", "--qkv", "--q", "--k",
-                             "--v", "--resume", "--evidence", "--from"})
+  for (const char* option : {"--shape", "--dtype", "--causal", "--window", "--scale", "--layout", "--quantised",
+                             "--qkv", "--q", "--k", "--v", "--resume", "--evidence", "--from"})
     if (app.count(option) > 0) {
       const auto value = app.get_option(option)->as<std::string>();
       throw Error(

@@ -183,9 +183,10 @@ int run(const RunCommandOptions& o) {
                           result.comparison->error.max_abs, result.comparison->error.rel_rms, result.rows_checked)
             : std::string("error     not checked\n"));
   if (result.total)
-    print(fmt::format("          total, against the tensors before quantisation: relative RMS {:.1e}, relative L1 {:.1e}, "
-                      "1 - cosine {:.1e}, worst row {:.1e}\n",
-                      result.total->rel_rms, result.total->rel_l1, 1 - result.total->cosine, result.total->worst_row));
+    print(fmt::format(
+        "          total, against the tensors before quantisation: relative RMS {:.1e}, relative L1 {:.1e}, "
+        "1 - cosine {:.1e}, worst row {:.1e}\n",
+        result.total->rel_rms, result.total->rel_l1, 1 - result.total->cosine, result.total->worst_row));
   print(fmt::format("output    {}: {}\n", o.output,
                     format_of(o.output) == Format::npy ? "O" : "o, and lse (natural logarithm, fp32)"));
   return 0;

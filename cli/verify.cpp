@@ -72,9 +72,10 @@ std::string worst_text(const verify::GateReport& report) {
 // What quantising the inputs cost, beside what the kernel is off by; "" where they are not quantised.
 std::string total_text(const verify::CheckResult& c) {
   if (!c.total) return {};
-  return fmt::format("total error against the values before quantisation: rel. RMS {:.1e}, rel. L1 {:.1e}, 1 - cosine "
-                     "{:.1e}, worst row {:.1e}",
-                     c.total->rel_rms, c.total->rel_l1, 1 - c.total->cosine, c.total->worst_row);
+  return fmt::format(
+      "total error against the values before quantisation: rel. RMS {:.1e}, rel. L1 {:.1e}, 1 - cosine "
+      "{:.1e}, worst row {:.1e}",
+      c.total->rel_rms, c.total->rel_l1, 1 - c.total->cosine, c.total->worst_row);
 }
 
 // A line a check: its errors, what is allowed, and what the unfused computation is off by.

@@ -67,8 +67,7 @@ inline KeyTile dequantised_tile(const FeatureParams& params, const void* tensor,
                                 const TensorScales& scales, const KeyRows& of, float* scratch) {
   constexpr int kDim = kProblem.head_dim;
   for (int j = 0; j < of.count; ++j) {
-    const long long row =
-        row_of_keys<kProblem.features.pages>(params, strides, of.batch, of.kv_head, of.tile + j);
+    const long long row = row_of_keys<kProblem.features.pages>(params, strides, of.batch, of.kv_head, of.tile + j);
     const long long factor =
         key_scale_index(params, scales, static_cast<int>(of.batch), static_cast<int>(of.kv_head), of.tile + j);
     dequantise_row<kElement>(static_cast<const Stored<kElement>*>(tensor) + row, scales.at + factor,

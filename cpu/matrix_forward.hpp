@@ -51,8 +51,7 @@ class MatrixForward {
 
  public:
   MatrixForward(const ForwardParams& params, long long block, float* scratch)
-      : place_(place_of<kConfig, kProblem>(params, block)),
-        params_(Held<kProblem>::of(params, place_.batch)) {
+      : place_(place_of<kConfig, kProblem>(params, block)), params_(Held<kProblem>::of(params, place_.batch)) {
     char* const base = reinterpret_cast<char*>(scratch);
     packed_ = {base + kPlan.queries, base + kPlan.keys, base + kPlan.values};
     weights_ = base + kPlan.weights;

@@ -158,7 +158,8 @@ inline Vec to_float(HalfVec bits) {
   }
 }
 
-/// kLanes 8-bit elements as fp32. Subnormal numbers are made of whole ones, for a thread may take those of fp32 as zeros.
+/// kLanes 8-bit elements as fp32. Subnormal numbers are made of whole ones, for a thread may take those of fp32 as
+/// zeros.
 template <Element kElement>
 inline Vec to_float(ByteVec bytes) {
   if constexpr (kElement == Element::int8) {
@@ -239,8 +240,7 @@ inline void store_vector(Stored<kElement>* to, Vec values) {
 template <Element kElement>
 inline void convert_row(const Stored<kElement>* from, float* to, int count) {
   int i = 0;
-  for (; i + kLanes <= count; i += kLanes)
-    *reinterpret_cast<UnalignedVec*>(to + i) = load_vector<kElement>(from + i);
+  for (; i + kLanes <= count; i += kLanes) *reinterpret_cast<UnalignedVec*>(to + i) = load_vector<kElement>(from + i);
   for (; i < count; ++i) to[i] = load_scalar<kElement>(from + i);
 }
 

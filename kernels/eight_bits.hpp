@@ -1,5 +1,5 @@
-/// Conversions of the 8-bit element types, for host, kernels and emulator alike: e4m3 and e5m2 (OCP 8-bit Floating Point
-/// Specification, revision 1.0; Micikevicius et al., arXiv 2209.05433) and int8.
+/// Conversions of the 8-bit element types, for host, kernels and emulator alike: e4m3 and e5m2 (OCP 8-bit Floating
+/// Point Specification, revision 1.0; Micikevicius et al., arXiv 2209.05433) and int8.
 ///
 ///            sign  exponent  mantissa   bias   largest            smallest   infinity   NaN
 ///     e4m3   1     4         3          7      448 (0x7e)         2^-9       none       0x7f, 0xff
@@ -27,8 +27,7 @@ HEED_HOST_DEVICE constexpr float float_of_bits(unsigned bits) {
 /// no NaN and no infinity.
 template <int kMantissa, unsigned kBiasLess>
 HEED_HOST_DEVICE constexpr float widened(unsigned sign, unsigned magnitude) {
-  if (magnitude >> kMantissa != 0)
-    return float_of_bits(sign | ((magnitude << (23 - kMantissa)) + (kBiasLess << 23)));
+  if (magnitude >> kMantissa != 0) return float_of_bits(sign | ((magnitude << (23 - kMantissa)) + (kBiasLess << 23)));
   // Zero or subnormal: a multiple of the smallest number, exact in fp32.
   const float smallest = float_of_bits((kBiasLess + 1 - kMantissa) << 23);
   return float_of_bits(sign | bits_of_float(static_cast<float>(magnitude) * smallest));
@@ -43,7 +42,8 @@ HEED_HOST_DEVICE constexpr unsigned narrowed(unsigned magnitude) {
     return bits_of_float(float_of_bits(magnitude) + float_of_bits(round)) - round;
   }
   constexpr int kCut = 23 - kMantissa;
-  const unsigned rounded = (magnitude + ((1U << (kCut - 1)) - 1) + ((magnitude >> kCut) & 1U) - (kBiasLess << 23)) >> kCut;
+  const unsigned rounded =
+      (magnitude + ((1U << (kCut - 1)) - 1) + ((magnitude >> kCut) & 1U) - (kBiasLess << 23)) >> kCut;
   return rounded < kLargest ? rounded : kLargest;
 }
 

@@ -112,8 +112,9 @@ typedef struct heed_strides {
  * number of a page that there is not counts as the nearest there is. */
 #define HEED_PAGED (1u << 4)
 /* Those of Q, K and V that are HEED_FP8_E4M3, HEED_FP8_E5M2 or HEED_INT8 are quantised: a number is element times scale
- * factor, of the place that q_scales, k_scales and v_scales give it. Factors are fp32, positive and finite: a CPU's plan
- * refuses a run with others, on a GPU what rows see of them shows in O. Those of keys that no row sees may be NaN. */
+ * factor, of the place that q_scales, k_scales and v_scales give it. Factors are fp32, positive and finite: a CPU's
+ * plan refuses a run with others, on a GPU what rows see of them shows in O. Those of keys that no row sees may be NaN.
+ */
 #define HEED_SCALED (1u << 5)
 /* Scores are biased by -slope * |own key - key|, a slope each query head; the own key of query i is i + (len_k - len_q)
  * whatever the mask. Press et al., arXiv 2108.12409. */
@@ -174,13 +175,13 @@ typedef struct heed_problem {
   int32_t dtype_k;
   int32_t dtype_v;
   int32_t dtype_o;
-  int32_t mask;           /* heed_mask */
-  int32_t dtype_bias;     /* with HEED_HAS_BIAS: HEED_FP16, HEED_BF16, HEED_FP32 or HEED_BOOL */
-  int64_t window_left;    /* keys before the own one, -1 for all; also of causal masks */
-  int64_t window_right;   /* keys after it, -1 for all; of window masks alone */
-  double scale;           /* of Q K^T; 0 for 1 / sqrt(dim) */
-  double softcap;         /* scores become softcap * tanh(score / softcap), 1e-30 to 1e30; 0 for none */
-  double dropout;         /* the probability that a probability is dropped, 0 to 1; 0 for none */
+  int32_t mask;         /* heed_mask */
+  int32_t dtype_bias;   /* with HEED_HAS_BIAS: HEED_FP16, HEED_BF16, HEED_FP32 or HEED_BOOL */
+  int64_t window_left;  /* keys before the own one, -1 for all; also of causal masks */
+  int64_t window_right; /* keys after it, -1 for all; of window masks alone */
+  double scale;         /* of Q K^T; 0 for 1 / sqrt(dim) */
+  double softcap;       /* scores become softcap * tanh(score / softcap), 1e-30 to 1e30; 0 for none */
+  double dropout;       /* the probability that a probability is dropped, 0 to 1; 0 for none */
   heed_strides q_strides;
   heed_strides k_strides;
   heed_strides v_strides;

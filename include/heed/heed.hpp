@@ -256,9 +256,9 @@ struct Workload {
 /// bias=DTYPE/DIMENSIONS, with a dtype or bool, and those of the letters b, h, l and k in whose dimensions biases
 /// differ: bias=bool/bk for padding, bias=fp16/hlk for positions.
 ///
-/// quantised=TENSORS/DTYPE/GRANULARITY, several joined by +: TENSORS are some of the letters q, k and v, a DTYPE is e4m3,
-/// e5m2 or int8, and a GRANULARITY of scale factors tensor, head, blockB for blocks of B rows, token, or, of v alone,
-/// channel: quantised=qkv/e4m3/head, quantised=q/int8/block128+k/int8/block64, quantised=kv/int8/token.
+/// quantised=TENSORS/DTYPE/GRANULARITY, several joined by +: TENSORS are some of the letters q, k and v, a DTYPE is
+/// e4m3, e5m2 or int8, and a GRANULARITY of scale factors tensor, head, blockB for blocks of B rows, token, or, of v
+/// alone, channel: quantised=qkv/e4m3/head, quantised=q/int8/block128+k/int8/block64, quantised=kv/int8/token.
 ///
 /// blocks=SIZE, blocks=SIZE/PARTS or blocks=SIZE/PARTS/DIMENSIONS: a SIZE is 64 or 128, or rows x keys as 64x128; PARTS
 /// are windowN, dilatedNxM, globalN, randomN, strideN, wavefrontN and densityP, joined by + and ended by @SEED, or
@@ -295,10 +295,10 @@ struct Strides {
 /// Scale factors of a quantised tensor (ScaleBy).
 struct HostScales {
   const float* at = nullptr;
-  Strides strides;            ///< in numbers, 0: shared. `row` is from one block of rows to the next; where ragged the
-                              ///< batch stride of those of rows is not used, of pages it is from page to page
-  std::int64_t rows = 1;      ///< of a block
-  std::int64_t channel = 0;   ///< from one column to the next: 0 or 1
+  Strides strides;           ///< in numbers, 0: shared. `row` is from one block of rows to the next; where ragged the
+                             ///< batch stride of those of rows is not used, of pages it is from page to page
+  std::int64_t rows = 1;     ///< of a block
+  std::int64_t channel = 0;  ///< from one column to the next: 0 or 1
 };
 
 /// Host tensors of one problem. Pointers must be valid for every element the strides reach; nothing is copied. Those of

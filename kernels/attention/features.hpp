@@ -84,9 +84,10 @@ struct FeatureParams : ForwardParams {
   TensorScales k_scales;
   TensorScales v_scales;
 };
-static_assert(sizeof(FeatureParams) == sizeof(ForwardParams) + 11 * sizeof(void*) + 10 * sizeof(long long) +
-                                           2 * sizeof(TensorStrides) + 20 * 4 + 3 * sizeof(TensorScales),
-              "eleven pointers, fourteen strides, two words, twenty numbers and three kinds of scales, without padding");
+static_assert(
+    sizeof(FeatureParams) == sizeof(ForwardParams) + 11 * sizeof(void*) + 10 * sizeof(long long) +
+                                 2 * sizeof(TensorStrides) + 20 * 4 + 3 * sizeof(TensorScales),
+    "eleven pointers, fourteen strides, two words, twenty numbers and three kinds of scales, without padding");
 
 HEED_HOST_DEVICE constexpr bool has_features(const Features& f) {
   return !(f == Features{});
@@ -118,8 +119,7 @@ struct TensorBytes {
   int v;
   int o;
   HEED_HOST_DEVICE constexpr TensorBytes(int all) : q(all), k(all), v(all), o(all) {}
-  HEED_HOST_DEVICE constexpr TensorBytes(int of_q, int of_k, int of_v, int of_o)
-      : q(of_q), k(of_k), v(of_v), o(of_o) {}
+  HEED_HOST_DEVICE constexpr TensorBytes(int of_q, int of_k, int of_v, int of_o) : q(of_q), k(of_k), v(of_v), o(of_o) {}
 };
 
 HEED_HOST_DEVICE constexpr int clamped(int x, int least, int most) {

@@ -62,7 +62,10 @@ SpotCheck::SpotCheck(TimedSets& sets, std::uint64_t seed, bool whole_passes) : s
   launches_ = 1 + static_cast<int>(random.below(static_cast<std::uint64_t>(plan.launches)));
   // Half of the checks are of blocks as they are timed.
   KeyScale kind = KeyScale::ones;
-  if (sets.inputs() == verify::InputClass::normal && random.chance(0.5))
+  // Quantised keys, and the oracle's Q, whose channels take the factors, have no room for more than signs.
+  const Workload& w = sets.workload();
+  const bool has_room = size_of(w.dtype_q()) > 1 && size_of(w.dtype_k()) > 1;
+  if (has_room && sets.inputs() == verify::InputClass::normal && random.chance(0.5))
     kind = random.chance(0.5) ? KeyScale::large : KeyScale::outliers;
   const std::vector<float> scale = scales(sets.workload(), kind, random);
   for (int replay = 0; replay < replays_ + 2; ++replay) {

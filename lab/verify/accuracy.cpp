@@ -7,7 +7,8 @@
 
 namespace heed::verify {
 
-Accuracy accuracy_of(const std::vector<RowIndex>& rows, const std::vector<double>& out, const std::vector<double>& ref) {
+Accuracy accuracy_of(const std::vector<RowIndex>& rows, const std::vector<double>& out,
+                     const std::vector<double>& ref) {
   Accuracy accuracy;
   if (rows.empty()) return accuracy;
   const std::size_t columns = ref.size() / rows.size();

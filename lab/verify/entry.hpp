@@ -8,8 +8,8 @@
 #include <cstdint>
 
 #include "heed/heed.hpp"
-#include "workload/features.hpp"
 #include "workload/elements.hpp"
+#include "workload/features.hpp"
 #include "workload/half.hpp"
 
 namespace heed {
@@ -42,14 +42,12 @@ class Entry {
   template <typename T>
   void load_key(std::int64_t head, std::int64_t row, T* to) const {
     load_elements(workload_.dtype_k(), tensors_.k, key(head, row), static_cast<std::size_t>(workload_.dim), to);
-    if (workload_.quantised && workload_.quantised->k)
-      multiply_key(tensors_.k_scales, head, row, workload_.dim, to);
+    if (workload_.quantised && workload_.quantised->k) multiply_key(tensors_.k_scales, head, row, workload_.dim, to);
   }
   template <typename T>
   void load_value(std::int64_t head, std::int64_t row, T* to) const {
     load_elements(workload_.dtype_v(), tensors_.v, value(head, row), static_cast<std::size_t>(workload_.dim_v), to);
-    if (workload_.quantised && workload_.quantised->v)
-      multiply_key(tensors_.v_scales, head, row, workload_.dim_v, to);
+    if (workload_.quantised && workload_.quantised->v) multiply_key(tensors_.v_scales, head, row, workload_.dim_v, to);
   }
 
   /// Where a row lies, as an index of elements.

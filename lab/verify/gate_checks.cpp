@@ -44,8 +44,8 @@ bool Gate::check_class(InputClass inputs) {
 
 bool Gate::has_blocks_of_scales() const {
   const auto has = [](const std::optional<QuantisedTensor>& tensor) { return tensor && tensor->by == ScaleBy::block; };
-  return workload_.quantised && (has(workload_.quantised->q) || has(workload_.quantised->k) ||
-                                 has(workload_.quantised->v));
+  return workload_.quantised &&
+         (has(workload_.quantised->q) || has(workload_.quantised->k) || has(workload_.quantised->v));
 }
 
 bool Gate::heads_are_alike() const {

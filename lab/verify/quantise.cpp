@@ -41,8 +41,7 @@ Scales::Scales(const QuantisedTensor& tensor, const RowPlaces& places, bool are_
   };
   if (tensor.by == ScaleBy::tensor) {
     std::vector<std::vector<float>> of_heads(static_cast<std::size_t>(batch * heads), {kNothing});
-    parallel_for(batch * heads, 0,
-                 [&](std::int64_t i) { largest_of_head(i, of_heads[static_cast<std::size_t>(i)]); });
+    parallel_for(batch * heads, 0, [&](std::int64_t i) { largest_of_head(i, of_heads[static_cast<std::size_t>(i)]); });
     for (const std::vector<float>& of_head : of_heads) factors_[0] = std::max(factors_[0], of_head[0]);
   } else {
     parallel_for(batch * heads, 0, [&](std::int64_t i) { largest_of_head(i, factors_); });
@@ -57,8 +56,7 @@ Scales::Scales(const QuantisedTensor& tensor, const RowPlaces& places, bool are_
 }
 
 std::size_t Scales::index(std::int64_t batch, std::int64_t head, std::int64_t row, std::int64_t column) const {
-  if (!by_rows())
-    return static_cast<std::size_t>(batch * strides_.batch + head * strides_.head + channel() * column);
+  if (!by_rows()) return static_cast<std::size_t>(batch * strides_.batch + head * strides_.head + channel() * column);
   const RowPlace at = are_queries_ ? places_.query(batch, row) : places_.key(batch, row);
   return static_cast<std::size_t>(at.block * strides_.batch + head * strides_.head +
                                   at.row / tensor_.rows * strides_.row);

@@ -125,8 +125,7 @@ Scene::Scene(const Workload& workload, const InputValues& values, const LaunchPl
     if (!is_filled && p != &semaphores_) std::memset(image_.data() + p->offset, 0xff, p->bytes);
   }
   guard_until(at);
-  for (std::size_t i = 0; i < scales.size(); ++i)
-    put_input(inputs()[i], values, scales[i] ? &*scales[i] : nullptr);
+  for (std::size_t i = 0; i < scales.size(); ++i) put_input(inputs()[i], values, scales[i] ? &*scales[i] : nullptr);
 
   launch_.q = q_.offset;
   launch_.k = k_.offset;

@@ -4,9 +4,9 @@
 ///   | guard | Q | guard | K | guard | V | guard | O | guard | LSE | guard | workspace | guard | semaphores | guard |
 ///
 /// with the tensors of features, where the workload has them, before O. Guards are random bytes; O, LSE and workspace
-/// are poison (0xff: NaN in every dtype but int8), semaphores are zero. With padding, the rows past a head's length exist
-/// in memory and hold NaN in Q, K and V, in int8 -1 with scale factors of rows that are NaN: a kernel that reads them
-/// shows it, one that writes there too. Quantised tensors are made of the given values (verify/quantise.hpp).
+/// are poison (0xff: NaN in every dtype but int8), semaphores are zero. With padding, the rows past a head's length
+/// exist in memory and hold NaN in Q, K and V, in int8 -1 with scale factors of rows that are NaN: a kernel that reads
+/// them shows it, one that writes there too. Quantised tensors are made of the given values (verify/quantise.hpp).
 #pragma once
 
 #include <array>

@@ -59,10 +59,10 @@ struct Launch {
 };
 
 inline constexpr std::array<std::uint64_t Launch::*, 14> kFeatureAddresses = {
-    &Launch::bias,          &Launch::alibi_slopes,   &Launch::sinks,        &Launch::cu_seqlens_q,
-    &Launch::cu_seqlens_k,  &Launch::seqused_k,      &Launch::page_table,   &Launch::block_counts,
-    &Launch::block_indices, &Launch::prefix_lengths, &Launch::relative_bias,
-    &Launch::q_scales,      &Launch::k_scales,       &Launch::v_scales};
+    &Launch::bias,          &Launch::alibi_slopes,   &Launch::sinks,         &Launch::cu_seqlens_q,
+    &Launch::cu_seqlens_k,  &Launch::seqused_k,      &Launch::page_table,    &Launch::block_counts,
+    &Launch::block_indices, &Launch::prefix_lengths, &Launch::relative_bias, &Launch::q_scales,
+    &Launch::k_scales,      &Launch::v_scales};
 
 /// How the launches of a list follow one another.
 enum class Follow {

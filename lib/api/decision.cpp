@@ -95,10 +95,9 @@ std::string layout_refusal(const Problem& problem) {
     TensorSizes sizes;
     Dtype dtype;
   };
-  for (const Tensor& t : {Tensor{"Q", problem.q, problem.q_sizes(), w.dtype_q()},
-                          Tensor{"K", problem.k, problem.k_sizes(), w.dtype_k()},
-                          Tensor{"V", problem.v, problem.v_sizes(), w.dtype_v()},
-                          Tensor{"O", problem.o, problem.o_sizes(), w.dtype}}) {
+  for (const Tensor& t :
+       {Tensor{"Q", problem.q, problem.q_sizes(), w.dtype_q()}, Tensor{"K", problem.k, problem.k_sizes(), w.dtype_k()},
+        Tensor{"V", problem.v, problem.v_sizes(), w.dtype_v()}, Tensor{"O", problem.o, problem.o_sizes(), w.dtype}}) {
     const auto unit = static_cast<std::int64_t>(kGpuAlignment / size_of(t.dtype));
     if (t.layout.step != 1) return fmt::format("the elements of a row of {} are {} apart", t.name, t.layout.step);
     for (const auto& [count, stride] : {std::pair{t.sizes.batch, t.layout.batch},

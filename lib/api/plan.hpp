@@ -129,7 +129,7 @@ class Plan {
   Choice choice_;
   LaunchPlan launch_;
   MaskKind mask_;
-  TensorBytes bytes_;  ///< of an element
+  TensorBytes bytes_;                ///< of an element
   std::size_t semaphore_bytes_ = 0;  ///< at the beginning of a workspace
   std::size_t workspace_bytes_ = 0;
   std::uintptr_t tensor_alignment_;  ///< of Q, K, V and O, beside that of their elements

@@ -166,8 +166,11 @@ inline heed_problem problem_of(const Workload& w, DeviceKind device) {
       const std::int64_t rows = of_pages ? w.page_size : are_queries ? w.len_q : w.len_k;
       const bool is_ragged = of_rows && w.ragged && !of_pages;
       const ScaleSizes sizes =
-          scale_sizes(*tensor, of_pages ? kMostSize : is_ragged ? 1 : w.batch, are_queries ? w.heads : w.heads_kv,
-                      is_ragged ? at_most(w.batch * rows) : rows, columns);
+          scale_sizes(*tensor,
+                      of_pages    ? kMostSize
+                      : is_ragged ? 1
+                                  : w.batch,
+                      are_queries ? w.heads : w.heads_kv, is_ragged ? at_most(w.batch * rows) : rows, columns);
       const Strides strides = sizes.strides();
       return heed_scales{strides.batch, strides.head, strides.row, tensor->by == ScaleBy::channel ? 1 : 0,
                          strides.row == 0 ? 1 : tensor->rows};

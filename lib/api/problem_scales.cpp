@@ -47,28 +47,31 @@ TensorSizes sizes_of_factors(const Problem& problem, const TensorScales& scales,
 std::string wrong_scales(const Problem& problem, const ScaledTensor& tensor, const heed_scales& s) {
   for (const auto& [name, value] : {std::pair{"batch", s.batch}, std::pair{"head", s.head}, std::pair{"row", s.row},
                                     std::pair{"dim", s.dim}, std::pair{"rows", s.rows}})
-    if (value < 0)
-      return fmt::format("{}_scales.{} is {}; it must not be negative", tensor.name, name, value);
+    if (value < 0) return fmt::format("{}_scales.{} is {}; it must not be negative", tensor.name, name, value);
   if (s.dim > 1)
-    return fmt::format("{}_scales.dim is {}; factors of columns must follow each other: give 1, or 0 where columns "
-                       "share them",
-                       tensor.name, s.dim);
+    return fmt::format(
+        "{}_scales.dim is {}; factors of columns must follow each other: give 1, or 0 where columns "
+        "share them",
+        tensor.name, s.dim);
   if (s.dim == 1 && tensor.name[0] != 'v')
-    return fmt::format("{}_scales.dim is 1, and only V has factors of columns, for a score sums over those of {}; give 0",
-                       tensor.name, tensor.large_name);
+    return fmt::format(
+        "{}_scales.dim is 1, and only V has factors of columns, for a score sums over those of {}; give 0", tensor.name,
+        tensor.large_name);
   if (s.dim == 1 && s.row != 0)
     return fmt::format("v_scales has factors of columns and of rows (dim 1, row {}); give one of them", s.row);
   if (s.row == 0 && s.rows > 1)
-    return fmt::format("{}_scales.rows is {} and its row is 0, which shares factors among all rows; give rows = 1, or "
-                       "the stride from one block to the next",
-                       tensor.name, s.rows);
+    return fmt::format(
+        "{}_scales.rows is {} and its row is 0, which shares factors among all rows; give rows = 1, or "
+        "the stride from one block to the next",
+        tensor.name, s.rows);
   if (s.row != 0 && (s.rows < 1 || s.rows > kMostScaleRows))
     return fmt::format("{}_scales.rows is {}; a block of rows has 1 to {}", tensor.name, s.rows, kMostScaleRows);
   const bool is_ragged = tensor.are_queries ? problem.workload.ragged : problem.has_ragged_keys();
   if (is_ragged && s.row != 0 && (s.rows != 1 || s.batch != 0))
-    return fmt::format("{} is ragged and {}_scales has factors of {} rows with a batch stride of {}; give those of each "
-                       "row (rows = 1) with a batch stride of 0",
-                       tensor.large_name, tensor.name, s.rows, s.batch);
+    return fmt::format(
+        "{} is ragged and {}_scales has factors of {} rows with a batch stride of {}; give those of each "
+        "row (rows = 1) with a batch stride of 0",
+        tensor.large_name, tensor.name, s.rows, s.batch);
   return {};
 }
 

@@ -14,8 +14,8 @@ void read_scales(const heed_problem& given, Problem& problem);
 /// Numbers from the first factor to the end of the last.
 std::int64_t scale_extent(const Problem& problem, const TensorScales& scales, bool are_queries);
 
-/// For memory that the host can read: the factors that rows of a launch see. Of keys that lists of blocks choose none is
-/// looked at. @throws Error(usage) for one that is not positive and finite
+/// For memory that the host can read: the factors that rows of a launch see. Of keys that lists of blocks choose none
+/// is looked at. @throws Error(usage) for one that is not positive and finite
 void expect_factors(const Problem& problem, const FeatureParams& launch);
 
 }  // namespace heed::api

@@ -206,8 +206,8 @@ std::string too_large_to_know(const Workload& workload);
 /// A problem as C++, for a prelude: "{.element = heed::Element::fp16, .head_dim = 64, .mask = heed::MaskKind::none}".
 std::string literal(const Problem& problem);
 
-/// "fp16_d64", "bf16_d128_causal", "fp32_d64_window", "fp16_d64_qint8_kint8_vfp16" or, with sizes, "fp16_d64_b1h8hkv8l512k512", with dense outputs as
-/// well "fp16_d64_b1h8hkv8l512k512_bhld".
+/// "fp16_d64", "bf16_d128_causal", "fp32_d64_window", "fp16_d64_qint8_kint8_vfp16" or, with sizes,
+/// "fp16_d64_b1h8hkv8l512k512", with dense outputs as well "fp16_d64_b1h8hkv8l512k512_bhld".
 std::string to_string(const Problem& problem);
 
 /// What a custom source asks of its launch on top of its family's plan.

@@ -65,9 +65,10 @@ std::string wrong_tensor(const Workload& w, const TensorLetter& letter, const Qu
     return fmt::format("{} in {} is not quantised; its dtype is e4m3, e5m2 or int8", letter.name,
                        to_string(tensor.dtype));
   if (tensor.by == ScaleBy::channel && letter.letter != 'v')
-    return fmt::format("{} has no scale factors by channel, for a score sums over channels; give tensor, head, blockB "
-                       "or token",
-                       letter.name);
+    return fmt::format(
+        "{} has no scale factors by channel, for a score sums over channels; give tensor, head, blockB "
+        "or token",
+        letter.name);
   if (tensor.by != ScaleBy::block)
     return tensor.rows == 1 ? ""
                             : fmt::format("{} with {} rows a block and scale factors by {}; give 1 row", letter.name,
@@ -76,9 +77,10 @@ std::string wrong_tensor(const Workload& w, const TensorLetter& letter, const Qu
     return fmt::format("{} has blocks of {} rows; a block of scale factors has 2 to {} (of single rows write token)",
                        letter.name, tensor.rows, kMostRowsOfScale);
   if (w.ragged && !(letter.letter != 'q' && w.page_size > 0))
-    return fmt::format("{} is ragged, so that a block of {} rows would be of two entries; give scale factors by token, "
-                       "head or tensor",
-                       letter.name, tensor.rows);
+    return fmt::format(
+        "{} is ragged, so that a block of {} rows would be of two entries; give scale factors by token, "
+        "head or tensor",
+        letter.name, tensor.rows);
   return {};
 }
 
@@ -144,8 +146,8 @@ Quantised parse_quantised(std::string_view whole, std::string_view text) {
       const auto* letter =
           std::find_if(kTensorLetters.begin(), kTensorLetters.end(), [&](const auto& one) { return one.letter == c; });
       if (letter == kTensorLetters.end() || quantised.*(letter->member))
-        refuse_workload(whole, fmt::format("\"{}\" of \"{}\" are no tensors; write some of q, k and v, each once",
-                                           letters, part));
+        refuse_workload(
+            whole, fmt::format("\"{}\" of \"{}\" are no tensors; write some of q, k and v, each once", letters, part));
       quantised.*(letter->member) = tensor;
     }
     if (part.size() == rest.size()) return quantised;

@@ -34,7 +34,7 @@ Inputs inputs_of(const Workload& workload);
 struct ScaleSizes {
   std::int64_t batch = 1;
   std::int64_t heads = 1;
-  std::int64_t blocks = 1;   ///< of `rows` rows
+  std::int64_t blocks = 1;  ///< of `rows` rows
   std::int64_t columns = 1;
   [[nodiscard]] std::int64_t count() const { return batch * heads * blocks * columns; }
   /// Of factors in this order; 0 in a dimension that shares them.

@@ -8,7 +8,7 @@ class HeedError(RuntimeError):
     """The heed program, the library or a binary cannot be used; the message is a whole sentence."""
 
 
-ABI_VERSION = 4
+ABI_VERSION = 5
 CPU, CUDA = 0, 1
 DTYPES = {"fp16": 0, "bf16": 1, "fp32": 2}
 MASKS = {"none": 0, "causal_top_left": 1, "causal_bottom_right": 2, "window_top_left": 3, "window_bottom_right": 4}

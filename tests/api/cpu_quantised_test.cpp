@@ -24,10 +24,10 @@ class CpuQuantised : public ::testing::Test {
     jit::Builder builder({.cache_folder = folder_->path() / "cache", .host_compiler = {}, .jobs = 2});
     dispatch::ProgramFileWriter writer("0123");
     std::vector<std::pair<dispatch::ProgramRecord, std::future<jit::BuildOutcome>>> builds;
-    for (const char* shape : {"b1h2l33k50d16:fp32:quantised=qkv/e4m3/head",
-                              "b1h2l33k50d16:fp32:causal_top_left:quantised=qkv/e4m3/head",
-                              "b1h2l33k50d16:fp32:window=9/3:quantised=qk/int8/head",
-                              "b1h2l33k50d16:fp32:quantised=k/e5m2/head+v/int8/head"}) {
+    for (const char* shape :
+         {"b1h2l33k50d16:fp32:quantised=qkv/e4m3/head", "b1h2l33k50d16:fp32:causal_top_left:quantised=qkv/e4m3/head",
+          "b1h2l33k50d16:fp32:window=9/3:quantised=qk/int8/head",
+          "b1h2l33k50d16:fp32:quantised=k/e5m2/head+v/int8/head"}) {
       const Workload w = with_features(parse_workload(shape), kAllFeatures);
       const Variant variant = parse_variant("fwd_cpu:unit=vector", w, device);
       dispatch::ProgramRecord record;
@@ -78,8 +78,8 @@ TEST_F(CpuQuantised, AreWhatTheOracleSays) {
       one.check();
     }
   for (const char* text : {":window=9/3:quantised=qk/int8/block8", ":window_top_left=9/3:quantised=qk/int8/token",
-                           ":window=3/2:prefix=9:quantised=qk/int8/block4",
-                           ":quantised=k/e5m2/block3+v/int8/channel", ":ragged:quantised=k/e5m2/token+v/int8/head",
+                           ":window=3/2:prefix=9:quantised=qk/int8/block4", ":quantised=k/e5m2/block3+v/int8/channel",
+                           ":ragged:quantised=k/e5m2/token+v/int8/head",
                            ":ragged:page=8:quantised=k/e5m2/block4+v/int8/token", ":ragged:quantised=qkv/e4m3/token"}) {
     FeatureCase one(kScaledShape + text);
     EXPECT_EQ(run(one.problem(), one.tensors()), HEED_OK) << heed_last_error();
@@ -93,10 +93,9 @@ TEST_F(CpuQuantised, FactorsThatCannotBeAreRefused) {
     for (const float bad : {0.0F, -0.5F, -0.0F, NAN, INFINITY, -INFINITY}) {
       FeatureCase one(kScaledShape + ":quantised=" + tensors);
       const heed_problem p = one.problem();
-      for (const auto& [member, scene, name] :
-           {std::tuple{&heed_tensors::q_scale, verify::Scene::q_scales, "q_scale"},
-            {&heed_tensors::k_scale, verify::Scene::k_scales, "k_scale"},
-            {&heed_tensors::v_scale, verify::Scene::v_scales, "v_scale"}}) {
+      for (const auto& [member, scene, name] : {std::tuple{&heed_tensors::q_scale, verify::Scene::q_scales, "q_scale"},
+                                                {&heed_tensors::k_scale, verify::Scene::k_scales, "k_scale"},
+                                                {&heed_tensors::v_scale, verify::Scene::v_scales, "v_scale"}}) {
         heed_tensors t = one.tensors();
         std::vector<float> factors(one.scene().feature(scene).bytes / sizeof(float));
         std::memcpy(factors.data(), t.*member, factors.size() * sizeof(float));
@@ -135,8 +134,9 @@ TEST_F(CpuQuantised, LayoutsOfFactorsThatCannotBeAreRefused) {
   refused("q_scales.rows is 64 and its row is 0", [](heed_problem& p) { p.q_scales.rows = 64; });
   refused("q_scales.rows is 0; a block of rows has 1 to", [](heed_problem& p) { p.q_scales = {100, 10, 1, 0, 0}; });
   refused("v_scales.rows is 2097152", [](heed_problem& p) { p.v_scales = {9, 3, 1, 0, 1 << 21}; });
-  refused("Q is ragged and q_scales has factors of 64 rows",
-          [](heed_problem& p) { p.q_scales = {0, 100, 1, 0, 64}; }, ":ragged");
+  refused(
+      "Q is ragged and q_scales has factors of 64 rows", [](heed_problem& p) { p.q_scales = {0, 100, 1, 0, 64}; },
+      ":ragged");
   refused("dtype_k is of 8 bits, which are nothing without scale factors",
           [](heed_problem& p) { p.flags &= ~HEED_SCALED, p.dtype_q = HEED_FP32, p.q_scales = {}; });
   refused("q_scales is given, and Q is not quantised", [](heed_problem& p) { p.dtype_q = HEED_FP32; });
@@ -158,7 +158,8 @@ TEST_F(CpuQuantised, LayoutsOfFactorsThatCannotBeAreRefused) {
   FeatureCase one(kScaledShape + ":quantised=k/e5m2/head+v/int8/head");
   heed_tensors t = one.tensors();
   t.q_scale = t.k_scale;
-  expect_status(run(one.problem(), t), HEED_INVALID_ARGUMENT, "q_scale is given, which is of problems with HEED_SCALED");
+  expect_status(run(one.problem(), t), HEED_INVALID_ARGUMENT,
+                "q_scale is given, which is of problems with HEED_SCALED");
 }
 
 TEST_F(CpuQuantised, TextsAndFactorsOfAProblemAreThoseOfTheWorkload) {

@@ -48,7 +48,8 @@ class Int8Case {
     bytes(k_, static_cast<std::size_t>(s_.heads_kv * key_rows * d));
     v_ = emulator::Elements(problem.element, static_cast<std::size_t>(s_.heads_kv * key_rows * d));
     for (std::size_t i = 0; i < v_.size(); ++i) v_.set(i, static_cast<float>(random.normal()));
-    o_ = emulator::Elements::untouched(problem.element, static_cast<std::size_t>(s_.batch * s_.heads * s_.len_q * d) + 64);
+    o_ = emulator::Elements::untouched(problem.element,
+                                       static_cast<std::size_t>(s_.batch * s_.heads * s_.len_q * d) + 64);
     lse_.assign(static_cast<std::size_t>(s_.batch * s_.heads * s_.len_q), NAN);
     FeatureParams& p = params_;
     p = FeatureParams{};
@@ -124,7 +125,8 @@ class Int8Case {
           for (int c = 0; c < d; ++c) {
             double expected = 0;
             for (int j = begin; j < end; ++j)
-              expected += p[static_cast<std::size_t>(j - begin)] / sum * v_.get(key_place(b, kv, j) + static_cast<std::size_t>(c));
+              expected += p[static_cast<std::size_t>(j - begin)] / sum *
+                          v_.get(key_place(b, kv, j) + static_cast<std::size_t>(c));
             const double got = o_.get(row * static_cast<std::size_t>(d) + static_cast<std::size_t>(c));
             if (!(std::fabs(expected - got) < emulator::largest_error(problem_.element, expected, 1)))
               return fmt::format("batch {} head {} row {} column {}: {} instead of {}", b, h, r, c, got, expected);
@@ -147,12 +149,13 @@ class Int8Case {
     const bool each_head = by != By::tensor;
     to.resize(static_cast<std::size_t>(each_head ? batch * heads * blocks : 1));
     for (float& x : to) x = static_cast<float>(0.02 + 0.02 * random.uniform());
-    return {.at = to.data(),
-            .strides = {each_head ? heads * blocks : 0, each_head ? blocks : 0, by == By::tensor || by == By::head ? 0 : 1},
-            .rows = rows,
-            .channel = 0,
-            .first_row = 0,
-            .reserved = 0};
+    return {
+        .at = to.data(),
+        .strides = {each_head ? heads * blocks : 0, each_head ? blocks : 0, by == By::tensor || by == By::head ? 0 : 1},
+        .rows = rows,
+        .channel = 0,
+        .first_row = 0,
+        .reserved = 0};
   }
 
   Problem problem_;
@@ -204,7 +207,8 @@ TEST(EmulatedSm80Int8, EveryGranularity) {
 
 TEST(EmulatedSm80Int8, MasksHeadDimsAndConfigs) {
   run_int8<Config{}, kInt8Causal128>(
-      {.heads = 4, .heads_kv = 2, .len_q = 90, .len_k = 130, .right_offset = 10, .by_q = By::token, .by_k = By::token}, 4);
+      {.heads = 4, .heads_kv = 2, .len_q = 90, .len_k = 130, .right_offset = 10, .by_q = By::token, .by_k = By::token},
+      4);
   constexpr Config kSplit{.block_m = 32,
                           .block_n = 32,
                           .warp_rows = 32,
@@ -212,8 +216,14 @@ TEST(EmulatedSm80Int8, MasksHeadDimsAndConfigs) {
                           .stages = 3,
                           .q_in_registers = false,
                           .split_wait = true};
-  run_int8<kSplit, kInt8Causal128>(
-      {.len_q = 50, .len_k = 300, .right_offset = 250, .by_q = By::block, .by_k = By::block, .rows_q = 16, .rows_k = 64}, 5);
+  run_int8<kSplit, kInt8Causal128>({.len_q = 50,
+                                    .len_k = 300,
+                                    .right_offset = 250,
+                                    .by_q = By::block,
+                                    .by_k = By::block,
+                                    .rows_q = 16,
+                                    .rows_k = 64},
+                                   5);
   constexpr Config kStale{.overlap = true, .rescale = attention::Rescale::stale_tile};
   run_int8<kStale, kInt8Half64>({.len_q = 130, .len_k = 300, .by_q = By::block, .by_k = By::token, .rows_q = 32}, 6);
   constexpr Config kStages{.stages = 3,
@@ -224,8 +234,8 @@ TEST(EmulatedSm80Int8, MasksHeadDimsAndConfigs) {
   run_int8<kStages, int8_problem(Element::bf16, 64, MaskKind::window)>(
       {.len_q = 90, .len_k = 200, .right_offset = 110, .left_offset = 60, .by_q = By::head, .by_k = By::token}, 7);
   constexpr Config kWide{.block_n = 32, .q_in_registers = false, .rescale = attention::Rescale::when_grown};
-  run_int8<kWide, int8_problem(Element::fp16, 256, MaskKind::none)>({.by_q = By::token, .by_k = By::block, .rows_k = 32},
-                                                                    8);
+  run_int8<kWide, int8_problem(Element::fp16, 256, MaskKind::none)>(
+      {.by_q = By::token, .by_k = By::block, .rows_k = 32}, 8);
   constexpr Config kOneStage{.block_m = 128, .warp_rows = 32, .stages = 1};
   run_int8<kOneStage, kInt8Half64>({.len_q = 150, .len_k = 90}, 9);
 }
@@ -246,9 +256,7 @@ TEST(EmulatedSm80Int8, PagesHaveFactorsOfTheirOwn) {
 // The case tells factors that are not those of the launch.
 TEST(EmulatedSm80Int8, WrongFactorsShow) {
   constexpr Int8Shape kShape{.len_k = 230, .by_q = By::block, .by_k = By::block, .rows_q = 32, .rows_k = 64};
-  const auto said = [&](void (*change)(FeatureParams&)) {
-    return said_of<Config{}, kInt8Half64>(kShape, 11, change);
-  };
+  const auto said = [&](void (*change)(FeatureParams&)) { return said_of<Config{}, kInt8Half64>(kShape, 11, change); };
   EXPECT_EQ(said([](FeatureParams&) {}), "");
   EXPECT_NE(said([](FeatureParams& p) { p.k_scales.strides.row = 0; }), "");
   EXPECT_NE(said([](FeatureParams& p) { p.k_scales.rows = 32; }), "");

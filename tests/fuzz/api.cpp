@@ -29,9 +29,10 @@ std::string programs() {
   using namespace heed;
   const DeviceFacts device = cpu_facts();
   dispatch::ProgramFileWriter writer("0123");
-  for (const char* shape : {"b1h2l64d64:fp16", "b1h2l64d64:fp32:causal_top_left", "b1h2l64d16:bf16:window=9",
-                            "b1h2l64d64:fp16:softcap=30:bias=fp32:alibi:sinks:key_lengths:page=16",
-                            "b1h2l64d64:fp16:dropout=0.5", "b1h2l64d64:fp16:relative=32/128"}) {
+  for (const char* shape :
+       {"b1h2l64d64:fp16", "b1h2l64d64:fp32:causal_top_left", "b1h2l64d16:bf16:window=9",
+        "b1h2l64d64:fp16:softcap=30:bias=fp32:alibi:sinks:key_lengths:page=16", "b1h2l64d64:fp16:dropout=0.5",
+        "b1h2l64d64:fp16:relative=32/128", "b1h2l64d64:fp16:quantised=qkv/e4m3/head"}) {
     const Workload w = parse_workload(shape);
     const Family& family = find_family("fwd_cpu");
     dispatch::ProgramRecord record;

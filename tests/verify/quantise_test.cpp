@@ -41,9 +41,11 @@ TEST(Quantise, AFactorIsTheLargestValueOverTheLargestElement) {
       const float f = t.q_scales.at[row / 70 * 5 + row % 70 / 16];
       ASSERT_NEAR(load_element(Dtype::int8, t.q, row * 64 + d) * f, values.q[row * 64 + d], f * 0.5001F);
       const float k = values.k[row * 64 + d], g = t.k_scales.at[row];
-      ASSERT_NEAR(load_element(Dtype::e4m3, t.k, row * 64 + d) * g, k, std::max(std::abs(k) * 0x1p-4F, g * 0x1p-10F) * 1.001F);
+      ASSERT_NEAR(load_element(Dtype::e4m3, t.k, row * 64 + d) * g, k,
+                  std::max(std::abs(k) * 0x1p-4F, g * 0x1p-10F) * 1.001F);
       const float v = values.v[row * 64 + d], h = t.v_scales.at[row / 70 * 64 + d];
-      ASSERT_NEAR(load_element(Dtype::e5m2, t.v, row * 64 + d) * h, v, std::max(std::abs(v) * 0x1p-3F, h * 0x1p-17F) * 1.001F);
+      ASSERT_NEAR(load_element(Dtype::e5m2, t.v, row * 64 + d) * h, v,
+                  std::max(std::abs(v) * 0x1p-3F, h * 0x1p-17F) * 1.001F);
     }
 }
 
@@ -147,8 +149,9 @@ TEST(Quantise, TheTotalErrorIsThatOfTheValuesBefore) {
 }
 
 TEST(Quantise, AnImageFitsWhatIsAskedForIt) {
-  for (const char* text : {"b2h4hkv2l37k51d16:fp32:quantised=qkv/e4m3/token", "b3h4l9k77d64:page=16:quantised=kv/int8/token",
-                           "b3h4l9k77d64:page=1:ragged:quantised=qkv/int8/token", "b5h4l9k7d64:quantised=v/int8/channel"})
+  for (const char* text :
+       {"b2h4hkv2l37k51d16:fp32:quantised=qkv/e4m3/token", "b3h4l9k77d64:page=16:quantised=kv/int8/token",
+        "b3h4l9k77d64:page=1:ragged:quantised=qkv/int8/token", "b5h4l9k7d64:quantised=v/int8/channel"})
     for (const std::int64_t padding : {0, 3}) {
       const Workload w = parse_workload(text);
       const Scene scene = scene_of(w, make_inputs(w, InputClass::normal, 1), padding);

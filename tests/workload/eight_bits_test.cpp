@@ -29,8 +29,8 @@ constexpr Format kFormats[] = {{Dtype::e4m3, 3, 7, 0x7e, 0x7f, e4m3_to_float, fl
 double defined(const Format& f, unsigned bits) {
   const unsigned exponent = (bits & 0x7f) >> f.mantissa;
   const double fraction = (bits & ((1U << f.mantissa) - 1)) / std::exp2(f.mantissa);
-  const double size = exponent == 0 ? std::ldexp(fraction, 1 - f.bias)
-                                    : std::ldexp(1 + fraction, static_cast<int>(exponent) - f.bias);
+  const double size =
+      exponent == 0 ? std::ldexp(fraction, 1 - f.bias) : std::ldexp(1 + fraction, static_cast<int>(exponent) - f.bias);
   return (bits & 0x80) != 0 ? -size : size;
 }
 
@@ -103,7 +103,8 @@ TEST(EightBits, OverflowSaturatesAndNaNStays) {
 static_assert(e4m3_to_float(0x38) == 1.0F && float_to_e4m3(1.0F) == 0x38 && float_to_e4m3(500.0F) == 0x7e);
 static_assert(e5m2_to_float(0x3c) == 1.0F && float_to_e5m2(1.0F) == 0x3c && float_to_e5m2(1e9F) == 0x7b);
 static_assert(int8_to_float(0xff) == -1.0F && float_to_int8(-1.5F) == 0xfe);
-static_assert(eight_bits_to_float<Element::e4m3>(0x01) == 0x1p-9F && eight_bits_to_float<Element::e5m2>(0x01) == 0x1p-16F);
+static_assert(eight_bits_to_float<Element::e4m3>(0x01) == 0x1p-9F &&
+              eight_bits_to_float<Element::e5m2>(0x01) == 0x1p-16F);
 
 TEST(EightBits, ElementsOfAnArrayAreThoseOfTheFormats) {
   unsigned char bytes[256];

@@ -18,8 +18,8 @@ template <const Config& kConfig, const Problem& kProblem>
 struct Products<kConfig, kProblem, Unit::mma_int8_key> : Products<kConfig, kProblem, Unit::mma_16_bit> {
   using Base = Products<kConfig, kProblem, Unit::mma_16_bit>;
   using Base::kBlockN, Base::kDim, Base::kFragments, Base::kKeyTiles, Base::kPlan, Base::kPitch;
-  using Base::shared_base, Base::lane, Base::warp, Base::params, Base::batch, Base::head;
   using Base::lane_offset, Base::block_address;
+  using Base::shared_base, Base::lane, Base::warp, Base::params, Base::batch, Base::head;
   using typename Base::Scores;
 
   static_assert(kProblem.inputs.q == Element::int8 && kProblem.inputs.k == Element::int8 &&
@@ -92,9 +92,7 @@ struct Products<kConfig, kProblem, Unit::mma_int8_key> : Products<kConfig, kProb
     const TensorScales& s = params.k_scales;
     const int kv_head = head / params.group_size;
     const int last = max(params.len_k - 1, 0);
-    const auto factor_of = [&](int key) {
-      return s.at[factor_index(s, kv_head, key < last ? key : last)];
-    };
+    const auto factor_of = [&](int key) { return s.at[factor_index(s, kv_head, key < last ? key : last)]; };
     if (s.strides.row == 0 || shares_factor(s, first)) {
       const float k_factor = factor_of(first);
 #pragma unroll

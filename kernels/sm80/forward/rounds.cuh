@@ -83,9 +83,9 @@ struct Rounds : attention::ListedBlocks<kProblem> {
     }
     const int kv_head = head / p.group_size;
     k_from = KeyCopies::source(p.k, batch * p.k_strides.batch + kv_head * p.k_strides.head, p.k_strides.row,
-                                group * kBlockN, group_thread);
+                               group * kBlockN, group_thread);
     v_from = ValueCopies::source(p.v, batch * p.v_strides.batch + kv_head * p.v_strides.head, p.v_strides.row,
-                                group * kBlockN, group_thread);
+                                 group * kBlockN, group_thread);
     if constexpr (kBegins) {
       k_from += kKeyBytes * origin() * p.k_strides.row;
       v_from += kBytes * origin() * p.v_strides.row;
@@ -163,7 +163,8 @@ struct Rounds : attention::ListedBlocks<kProblem> {
   __device__ __forceinline__ void load_values(int tile, int stage) {
     if (tile >= group_tiles) return;
     if constexpr (kLooksUp) {
-      load_looked_up<ValueCopies, kBytes>(params.v, params.v_strides, tile, stage_address(stage) + kPlan.stage_bytes / 2);
+      load_looked_up<ValueCopies, kBytes>(params.v, params.v_strides, tile,
+                                          stage_address(stage) + kPlan.stage_bytes / 2);
     } else {
       ValueCopies::template start<kBlockN>(stage_address(stage) + kPlan.stage_bytes / 2, piece_place, v_from,
                                            params.v_strides.row, first_key(tile), keys_end, group_thread);

@@ -1,0 +1,61 @@
+// heed calibrate, and quantised inputs in heed verify and heed run.
+#include <nlohmann/json.hpp>
+
+#include "cli/command_line.hpp"
+#include "tensors/safetensors.hpp"
+#include "verify/quantisation_modes.hpp"
+
+namespace heed {
+namespace {
+
+TEST_F(Cli, CalibrateSaysWhatEveryModeCosts) {
+  const Printed all = heed_command("calibrate --shape b1h2l48d64 --seed 3 --json");
+  ASSERT_EQ(all.code, 0) << all.err;
+  const auto json = nlohmann::json::parse(all.out);
+  EXPECT_EQ(json["workload"], "b1h2l48d64:fp16");
+  EXPECT_EQ(json["costs"].size(), 6 * verify::quantisation_modes().size());
+  for (const auto& cost : json["costs"]) {
+    EXPECT_GT(cost["rel_rms"].get<double>(), 0);
+    EXPECT_GE(cost["worst_row"].get<double>(), 0.9 * cost["rel_rms"].get<double>());
+  }
+  EXPECT_TRUE(json["chosen"].is_string());
+  const Printed text = heed_command("calibrate --shape b1h2l48d64 --seed 3");
+  EXPECT_THAT(text.out, ::testing::HasSubstr("chosen    " + json["chosen"].get<std::string>()));
+  const Printed none = heed_command("calibrate --shape b1h2l48d64 --modes fp8,int8 --most 1e-9");
+  EXPECT_EQ(none.code, 1);
+  EXPECT_THAT(none.out, ::testing::HasSubstr("chosen    none: the best, "));
+  // Modes that would change the result are left out, or refused where they are named.
+  const Printed capped = heed_command("calibrate --shape b1h1l48d64:softcap=20 --seed 3");
+  EXPECT_EQ(capped.code, 0);
+  EXPECT_THAT(capped.out, ::testing::HasSubstr("left out  int8_smooth: "));
+  expect_refusal("calibrate --shape b1h1l48d64:softcap=20 --modes int8_smooth", 1, "moves all scores of a row");
+  expect_refusal("calibrate --shape b1h1l48d64 --modes int4", 2, "unknown mode \"int4\"");
+  expect_refusal("calibrate --shape b1h1l48d64 --most -1", 2, "--most -1 is no relative RMS error");
+  expect_refusal("calibrate --shape b1h1l48d64:quantised=k/int8/head --modes fp8", 2, "quantised already");
+}
+
+TEST_F(Cli, VerifyAndRunPrintTheTotalErrorOfQuantisedInputs) {
+  const Printed verify = heed_command(
+      "verify fwd_cpu --shape b1h2l20d16:fp32 --quantised qk/int8/token+v/e4m3/channel --seed 3 --json --device cpu " +
+      cache());
+  ASSERT_EQ(verify.code, 0) << verify.err;
+  EXPECT_THAT(verify.err, ::testing::HasSubstr("total error against the values before quantisation"));
+  int with_total = 0;
+  const auto json = nlohmann::json::parse(verify.out);
+  for (const auto& check : json["results"][0]["checks"])
+    if (check.contains("total_error")) {
+      ++with_total;
+      EXPECT_GT(check["total_error"]["rel_rms"].get<double>(), check["error"]["rel_rms"].get<double>());
+    }
+  EXPECT_GT(with_total, 8);
+  expect_refusal("verify fwd_cpu --shape b1h2l20d16:fp32 --quantised q/fp4/token", 2, "\"fp4\"");
+  const std::string given = std::string(testing_support::kSourceFolder) + "/tests/cases/qwen_fp16_4000_200.safetensors";
+  const std::string out = folder_.file("o.safetensors");
+  const Printed run = heed_command("run fwd_cpu --qkv " + given + " --quantised qkv/e4m3/token -o " + out +
+                                   " --json --measure-limit 0.1 --device cpu " + cache());
+  ASSERT_EQ(run.code, 0) << run.err;
+  EXPECT_GT(nlohmann::json::parse(run.out)["total_error"]["rel_rms"].get<double>(), 1e-3);
+}
+
+}  // namespace
+}  // namespace heed
