@@ -4,8 +4,9 @@
 /// https://docs.nvidia.com/cuda/parallel-thread-execution/#asynchronous-warpgroup-level-matrix-instructions
 ///
 /// Operands of 8 bits in shared memory have rows along the contraction (K-major); there is no transposed form. A in
-/// registers: byte i of register r of a lane is row lane / 4 + 8 (r % 2), column 4 (lane % 4) + i + 16 (r / 2). Products
-/// are added with about 13 bits of mantissa (DeepSeek-V3, arXiv 2412.19437, 3.3.2), unlike those of 16-bit operands.
+/// registers: byte i of register r of a lane is row lane / 4 + 8 (r % 2), column 4 (lane % 4) + i + 16 (r / 2).
+/// Products are added with about 13 bits of mantissa (DeepSeek-V3, arXiv 2412.19437, 3.3.2), unlike those of 16-bit
+/// operands.
 #pragma once
 
 #include "kernels/ptx/wgmma.cuh"
@@ -17,38 +18,44 @@ namespace heed::ptx {
 #define HEED_D4(i) HEED_D(i), HEED_D(i + 1), HEED_D(i + 2), HEED_D(i + 3)
 #define HEED_D16(i) HEED_D4(i), HEED_D4(i + 4), HEED_D4(i + 8), HEED_D4(i + 12)
 #define HEED_D32(i) HEED_D16(i), HEED_D16(i + 16)
-#define HEED_R32 \
+#define HEED_R32                                                           \
   "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
   "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
 #define HEED_R48 \
-  HEED_R32 ", " \
-  "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
+  HEED_R32       \
+      ", "       \
+      "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
 #define HEED_R64 \
-  HEED_R48 ", " \
-  "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+  HEED_R48       \
+      ", "       \
+      "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
 #define HEED_R80 \
-  HEED_R64 ", " \
-  "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79"
+  HEED_R64       \
+      ", "       \
+      "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79"
 #define HEED_R96 \
-  HEED_R80 ", " \
-  "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
+  HEED_R80       \
+      ", "       \
+      "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
 #define HEED_R112 \
-  HEED_R96 ", " \
-  "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111"
+  HEED_R96        \
+      ", "        \
+      "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111"
 #define HEED_R128 \
-  HEED_R112 ", " \
-  "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
+  HEED_R112       \
+      ", "        \
+      "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
 #define HEED_LIST(...) __VA_ARGS__
 
-#define HEED_WGMMA_SS(columns, registers, operand_a, operand_b, operand_c, outputs)                                   \
-  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " operand_c ", 0;\nwgmma.mma_async.sync.aligned.m64n" columns        \
-               "k32.f32.e4m3.e4m3 {" registers "}, " operand_a ", " operand_b ", p, 1, 1;\n}\n"                       \
-               : outputs                                                                                              \
+#define HEED_WGMMA_SS(columns, registers, operand_a, operand_b, operand_c, outputs)                            \
+  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " operand_c ", 0;\nwgmma.mma_async.sync.aligned.m64n" columns \
+               "k32.f32.e4m3.e4m3 {" registers "}, " operand_a ", " operand_b ", p, 1, 1;\n}\n"                \
+               : outputs                                                                                       \
                : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)))
-#define HEED_WGMMA_RS(columns, registers, operand_a, operand_b, operand_c, outputs)                                   \
-  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " operand_c ", 0;\nwgmma.mma_async.sync.aligned.m64n" columns        \
-               "k32.f32.e4m3.e4m3 {" registers "}, {" operand_a "}, " operand_b ", p, 1, 1;\n}\n"                     \
-               : outputs                                                                                              \
+#define HEED_WGMMA_RS(columns, registers, operand_a, operand_b, operand_c, outputs)                            \
+  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " operand_c ", 0;\nwgmma.mma_async.sync.aligned.m64n" columns \
+               "k32.f32.e4m3.e4m3 {" registers "}, {" operand_a "}, " operand_b ", p, 1, 1;\n}\n"              \
+               : outputs                                                                                       \
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(accumulate)))
 
 /// d = or += A B^T, both operands in shared memory by their descriptors. The products of queries and keys.
@@ -67,9 +74,11 @@ __device__ __forceinline__ void wgmma_e4m3_ss(float (&d)[kColumns / 2], unsigned
   else if constexpr (kColumns == 192)
     HEED_WGMMA_SS("192", HEED_R96, "%96", "%97", "%98", HEED_LIST(HEED_D32(0), HEED_D32(32), HEED_D32(64)));
   else if constexpr (kColumns == 224)
-    HEED_WGMMA_SS("224", HEED_R112, "%112", "%113", "%114", HEED_LIST(HEED_D32(0), HEED_D32(32), HEED_D32(64), HEED_D16(96)));
+    HEED_WGMMA_SS("224", HEED_R112, "%112", "%113", "%114",
+                  HEED_LIST(HEED_D32(0), HEED_D32(32), HEED_D32(64), HEED_D16(96)));
   else if constexpr (kColumns == 256)
-    HEED_WGMMA_SS("256", HEED_R128, "%128", "%129", "%130", HEED_LIST(HEED_D32(0), HEED_D32(32), HEED_D32(64), HEED_D32(96)));
+    HEED_WGMMA_SS("256", HEED_R128, "%128", "%129", "%130",
+                  HEED_LIST(HEED_D32(0), HEED_D32(32), HEED_D32(64), HEED_D32(96)));
 }
 
 /// d = or += A B, A in registers, B in shared memory with rows along the contraction. The products of probabilities and
@@ -83,7 +92,8 @@ __device__ __forceinline__ void wgmma_e4m3_rs(float (&d)[kColumns / 2], const un
   else if constexpr (kColumns == 128)
     HEED_WGMMA_RS("128", HEED_R64, "%64, %65, %66, %67", "%68", "%69", HEED_LIST(HEED_D32(0), HEED_D32(32)));
   else if constexpr (kColumns == 256)
-    HEED_WGMMA_RS("256", HEED_R128, "%128, %129, %130, %131", "%132", "%133", HEED_LIST(HEED_D32(0), HEED_D32(32), HEED_D32(64), HEED_D32(96)));
+    HEED_WGMMA_RS("256", HEED_R128, "%128, %129, %130, %131", "%132", "%133",
+                  HEED_LIST(HEED_D32(0), HEED_D32(32), HEED_D32(64), HEED_D32(96)));
 }
 
 #undef HEED_D

@@ -27,12 +27,12 @@ constexpr double kLeastRow_8_bits = 1;
 constexpr double kLeastRelative_8_bits = 0.25;
 constexpr double kLeastAbsolute_8_bits = 0.5;
 constexpr double kScore_8_bits = 0x1p-12;  // error of a score of such Q and K, of what its products add up to at most
-constexpr double kMostRounding = 0.25;  // of a row's size: what roundings to the dtype may explain
-constexpr double kMostMoved = 0.65;     // of a row's size: what fp32 scores may explain
-constexpr double kMostMovedRms = 0.4;   // over all rows, where the rows' own bounds, 4 deviations wide, do not add up
-constexpr double kFirstOrder = 0.25;    // error of a score up to which exp(x) - 1 is x
-constexpr double kExchanged = 1.0;      // and from which on two scores that are near may change places
-constexpr double kNegligible = 30;      // e^-30 of a row sum is below fp32's roundoff
+constexpr double kMostRounding = 0.25;     // of a row's size: what roundings to the dtype may explain
+constexpr double kMostMoved = 0.65;        // of a row's size: what fp32 scores may explain
+constexpr double kMostMovedRms = 0.4;  // over all rows, where the rows' own bounds, 4 deviations wide, do not add up
+constexpr double kFirstOrder = 0.25;   // error of a score up to which exp(x) - 1 is x
+constexpr double kExchanged = 1.0;     // and from which on two scores that are near may change places
+constexpr double kNegligible = 30;     // e^-30 of a row sum is below fp32's roundoff
 
 // Half the smallest subnormal: what lies below rounds to zero.
 double half_smallest(Dtype dtype) {
@@ -118,8 +118,7 @@ Tolerance calibrated_tolerance(const Workload& w, const std::vector<RowIndex>& r
                                const std::vector<RowCondition>& conditions, const std::vector<float>& unfused_out,
                                const std::vector<float>& unfused_lse, ErrorStats& unfused) {
   const double roundoff = facts_of(w.dtype).roundoff;
-  const double p_roundoff =
-      w.quantised && is_fp8(w.quantised->v) ? facts_of(w.quantised->v->dtype).roundoff : 0.0;
+  const double p_roundoff = w.quantised && is_fp8(w.quantised->v) ? facts_of(w.quantised->v->dtype).roundoff : 0.0;
   const double smallest = 2 * half_smallest(w.dtype) * std::sqrt(static_cast<double>(w.dim_v));
   const auto columns = static_cast<std::size_t>(w.dim_v);
   Tolerance tolerance;
@@ -180,7 +179,8 @@ Tolerance calibrated_tolerance(const Workload& w, const std::vector<RowIndex>& r
   unfused = of_unfused;
   unfused.lse = unfused_lse_error;
 
-  const double row_rounding = std::min(kMostRounding, 2 * std::max(worst_rounding, kLeastRow * roundoff + kLeastRow_8_bits * p_roundoff) + kRowSlack);
+  const double row_rounding = std::min(
+      kMostRounding, 2 * std::max(worst_rounding, kLeastRow * roundoff + kLeastRow_8_bits * p_roundoff) + kRowSlack);
   for (std::size_t i = 0; i < rows.size(); ++i) {
     RowLimit& limit = tolerance.rows[i];
     if (!limit.finite || !limit.resolved) continue;
@@ -189,13 +189,13 @@ Tolerance calibrated_tolerance(const Workload& w, const std::vector<RowIndex>& r
     if (limit.size > 0) tolerance.worst_row = std::max(tolerance.worst_row, limit.error / limit.size);
   }
   const double moved_rms = size_square > 0 ? std::sqrt(slack_square / size_square) : 0;
-  tolerance.rel_rms =
-      std::min(kMostRounding, 2 * std::max(unfused.rel_rms, kLeastRelative * roundoff + kLeastRelative_8_bits * p_roundoff) +
-                                  kRelativeSlack) +
-      std::min(kMostMovedRms, moved_rms);
-  tolerance.max_abs =
-      2 * std::max(unfused.max_abs, (kLeastAbsolute * roundoff + kLeastAbsolute_8_bits * p_roundoff) * unfused.largest) +
-      kAbsoluteSlack + most_slack;
+  tolerance.rel_rms = std::min(kMostRounding, 2 * std::max(unfused.rel_rms, kLeastRelative * roundoff +
+                                                                                kLeastRelative_8_bits * p_roundoff) +
+                                                  kRelativeSlack) +
+                      std::min(kMostMovedRms, moved_rms);
+  tolerance.max_abs = 2 * std::max(unfused.max_abs,
+                                   (kLeastAbsolute * roundoff + kLeastAbsolute_8_bits * p_roundoff) * unfused.largest) +
+                      kAbsoluteSlack + most_slack;
   require_number(tolerance.max_abs, "largest error", {});
   require_number(tolerance.rel_rms, "relative error", {});
   return tolerance;

@@ -75,8 +75,8 @@ ErrorStats error_over(const Workload& workload, const std::vector<RowIndex>& row
 /// more than 0.65 of its size is not resolved. So relative limits end at 0.9 of a row's size, and at 0.65 of all rows'
 /// together: zeros pass only where the output is zero for all that fp32 can tell.
 ///
-/// Where V is of e4m3 or e5m2, P is rounded to that, which the unfused computation does too, and unit roundoffs of P count
-/// as well. Where Q and K are, tensor cores add their products in about 13 bits of mantissa (DeepSeek-V3, arXiv
+/// Where V is of e4m3 or e5m2, P is rounded to that, which the unfused computation does too, and unit roundoffs of P
+/// count as well. Where Q and K are, tensor cores add their products in about 13 bits of mantissa (DeepSeek-V3, arXiv
 /// 2412.19437, 3.3.2): scores are off by 2^-12 of what their products add up to at most.
 ///
 /// A log-sum-exp may be off by what rounding P costs a row sum, by 4 times the error of a score, and by twice that of

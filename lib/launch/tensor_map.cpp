@@ -55,11 +55,14 @@ Tensor tensor_of(const FeatureParams& p, const TensorMapSpec& spec, MappedTensor
   const Rows keys = rows_of_keys(p, spec.problem.mask);
   switch (tensor) {
     case MappedTensor::q:
-      return {"q", q_element(spec.problem), p.q, p.q_strides, queries.rows, p.heads, queries.batch, spec.q_rows, spec.columns};
+      return {"q",     q_element(spec.problem), p.q,         p.q_strides, queries.rows,
+              p.heads, queries.batch,           spec.q_rows, spec.columns};
     case MappedTensor::k:
-      return {"k", k_element(spec.problem), p.k, p.k_strides, keys.rows, p.heads_kv, keys.batch, spec.k_rows, spec.columns};
+      return {"k",         k_element(spec.problem), p.k, p.k_strides, keys.rows, p.heads_kv, keys.batch, spec.k_rows,
+              spec.columns};
     case MappedTensor::v:
-      return {"v", v_element(spec.problem), p.v, p.v_strides, keys.rows, p.heads_kv, keys.batch, spec.v_rows, spec.columns};
+      return {"v",         v_element(spec.problem), p.v, p.v_strides, keys.rows, p.heads_kv, keys.batch, spec.v_rows,
+              spec.columns};
     case MappedTensor::o:
       break;
   }

@@ -22,7 +22,7 @@ namespace {
 std::vector<const Family*>& registry() {
   // A device's default is its first.
   static std::vector<const Family*> all = {
-      &cpu_family(),       &sm80_family(), &sm90_decode_family(), &sm80_decode_family(), &sm90_persistent_family(),
+      &cpu_family(),        &sm80_family(),    &sm90_decode_family(), &sm80_decode_family(), &sm90_persistent_family(),
       &sm90_split_family(), &sm90_fp8_family()};
   return all;
 }

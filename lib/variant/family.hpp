@@ -21,8 +21,8 @@
 
 namespace heed {
 
-/// What one bulk copy of each tensor moves: this many rows of `columns` elements of 16 or 8 bits, laid out in shared memory
-/// with the swizzle of rows of that size: 128 bytes, 64 or 32. What a box holds beyond the head dim is zero.
+/// What one bulk copy of each tensor moves: this many rows of `columns` elements of 16 or 8 bits, laid out in shared
+/// memory with the swizzle of rows of that size: 128 bytes, 64 or 32. What a box holds beyond the head dim is zero.
 /// Rows of 0: the entry does not use that tensor's map, which is left zero.
 struct TensorMapSpec {
   Problem problem{};  ///< of the variant: ForwardParams say neither element nor head dim nor whether there is a mask

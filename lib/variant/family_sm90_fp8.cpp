@@ -63,7 +63,8 @@ class Sm90Fp8Family final : public Family {
   std::string_view name() const override { return "fwd_sm90_fp8"; }
   std::string_view folder() const override { return "kernels/sm90/fp8"; }
   std::string_view description() const override {
-    return "FP8 FlashAttention for Hopper: wgmma in e4m3 with fp32 sums, TMA producer, persistent CTAs, V transposed in "
+    return "FP8 FlashAttention for Hopper: wgmma in e4m3 with fp32 sums, TMA producer, persistent CTAs, V transposed "
+           "in "
            "the same launch";
   }
   DeviceKind device() const override { return DeviceKind::cuda; }
@@ -84,8 +85,9 @@ class Sm90Fp8Family final : public Family {
   std::optional<std::string> refuses_sizes(const Workload& workload) const override {
     if (!workload.quantised) return "it computes quantised inputs alone: Q, K and V in e4m3";
     if (const std::int64_t keys = keys_of_factor(workload); keys % kLeastKeys != 0)
-      return fmt::format("{} of K share a scale factor; it takes factors of tensors, heads and blocks of multiples of {} keys",
-                         keys == 1 ? "single keys" : fmt::format("{} keys", keys), kLeastKeys);
+      return fmt::format(
+          "{} of K share a scale factor; it takes factors of tensors, heads and blocks of multiples of {} keys",
+          keys == 1 ? "single keys" : fmt::format("{} keys", keys), kLeastKeys);
     if (keys_of_factor(workload) > 0 && workload.has_left_bound() &&
         unseen_in_front(MaskKind::window, mask_bounds(whole_sizes_of(workload))) > 0)
       return "a window hides the first keys from all rows, so that tiles do not begin where blocks of factors do; it "
@@ -100,9 +102,7 @@ class Sm90Fp8Family final : public Family {
     return std::nullopt;
   }
 
-  std::string_view made_for(const Workload&, const DeviceFacts&) const override {
-    return "Hopper, Q, K and V in e4m3";
-  }
+  std::string_view made_for(const Workload&, const DeviceFacts&) const override { return "Hopper, Q, K and V in e4m3"; }
 
   std::optional<std::string> refuses_config(const Config& config, const Specialization&, const Workload& workload,
                                             const DeviceFacts& device) const override {
@@ -173,7 +173,8 @@ class Sm90Fp8Family final : public Family {
     const int dim = static_cast<int>(workload.dim);
     LaunchPlan plan;
     plan.entry = "heed_forward";
-    plan.grid = {static_cast<std::uint32_t>(std::min(q_tiles_of(c, workload), num_sms_of(device) * c.min_blocks)), 1, 1};
+    plan.grid = {static_cast<std::uint32_t>(std::min(q_tiles_of(c, workload), num_sms_of(device) * c.min_blocks)), 1,
+                 1};
     plan.threads = static_cast<std::uint32_t>(sm90_fp8::threads(c));
     plan.shared_bytes = sm90_fp8::shared_plan(c, dim).total;
     plan.workspace_bytes = sm90_fp8::workspace_bytes(c, dim, workload.len_k, workload.heads_kv, workload.batch);

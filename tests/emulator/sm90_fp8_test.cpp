@@ -60,7 +60,8 @@ class Fp8Case {
         for (int j = seen; j < s_.len_k; ++j)
           for (int c = 0; c < d; ++c)
             k_[at(params_.k_strides, b, h, j, c)] = v_[at(params_.v_strides, b, h, j, c)] = 0x7f;
-    o_ = emulator::Elements::untouched(problem.element, static_cast<std::size_t>(s_.batch * s_.heads * s_.len_q * d) + 64);
+    o_ = emulator::Elements::untouched(problem.element,
+                                       static_cast<std::size_t>(s_.batch * s_.heads * s_.len_q * d) + 64);
     lse_.assign(static_cast<std::size_t>(s_.batch * s_.heads * s_.len_q), NAN);
     params_.q = q_.data();
     params_.k = k_.data();
@@ -134,8 +135,8 @@ class Fp8Case {
             const double allowed = std::min(0x1p-4 * size, 0.15 * std::sqrt(squares) + 1e-4 * size) +
                                    (problem_.element == Element::bf16 ? 0x1p-8 : 0x1p-10) * std::fabs(expected) + 1e-6;
             if (!(std::fabs(expected - got) <= allowed))
-              return fmt::format("batch {} head {} row {} column {}: {} instead of {} within {}", b, h, r, c, got, expected,
-                                 allowed);
+              return fmt::format("batch {} head {} row {} column {}: {} instead of {} within {}", b, h, r, c, got,
+                                 expected, allowed);
           }
           if (!s_.with_lse) continue;
           const double lse = begin < end ? most + std::log(sum) : -INFINITY;
@@ -212,12 +213,11 @@ std::string said_of(const Fp8Shape& shape, std::uint64_t seed, void (*change)(Fe
   FeatureParams params = problem.params();
   params.semaphores = semaphores;
   std::vector<unsigned char> workspace(
-      static_cast<std::size_t>(workspace_bytes(kConfig, kProblem.head_dim, shape.len_k, shape.heads_kv, shape.batch)) + 16,
+      static_cast<std::size_t>(workspace_bytes(kConfig, kProblem.head_dim, shape.len_k, shape.heads_kv, shape.batch)) +
+          16,
       0x7f);
   params.workspace = reinterpret_cast<void*>((reinterpret_cast<std::uintptr_t>(workspace.data()) + 15) / 16 * 16);
-  emulator::run(launch, [&](char* shared) {
-    forward<kConstant<kConfig>, kConstant<kProblem>>(params, maps, shared);
-  });
+  emulator::run(launch, [&](char* shared) { forward<kConstant<kConfig>, kConstant<kProblem>>(params, maps, shared); });
   for (const unsigned counter : semaphores)
     if (counter != 0) return "the next launch does not count from zero";
   problem.params() = right;
@@ -226,8 +226,8 @@ std::string said_of(const Fp8Shape& shape, std::uint64_t seed, void (*change)(Fe
 
 template <Config kConfig, Problem kProblem>
 void run_fp8(const Fp8Shape& shape, std::uint64_t seed) {
-  EXPECT_EQ((said_of<kConfig, kProblem>(shape, seed)), "") << "seed " << seed << " lengths " << shape.len_q << " x "
-                                                           << shape.len_k;
+  EXPECT_EQ((said_of<kConfig, kProblem>(shape, seed)), "")
+      << "seed " << seed << " lengths " << shape.len_q << " x " << shape.len_k;
 }
 
 constexpr Problem kHalf64 = fp8_problem(Element::fp16, 64);
@@ -260,8 +260,8 @@ TEST(EmulatedSm90Fp8, MasksAndGroupedHeads) {
 }
 
 TEST(EmulatedSm90Fp8, SchedulesAndStages) {
-  constexpr Config kTurns{.block_n = 64, .stages = 3, .q_stages = 2, .pingpong = Pingpong::on,
-                          .tile_order = TileOrder::lpt_l2};
+  constexpr Config kTurns{
+      .block_n = 64, .stages = 3, .q_stages = 2, .pingpong = Pingpong::on, .tile_order = TileOrder::lpt_l2};
   run_fp8<kTurns, kCausal128>({.batch = 2, .heads = 2, .heads_kv = 1, .len_q = 400, .len_k = 400, .ctas = 3}, 12);
   constexpr Config kThree{.m_warpgroups = 3, .block_n = 96, .stages = 1, .pingpong = Pingpong::on};
   run_fp8<kThree, kHalf64>({.heads = 3, .heads_kv = 3, .len_q = 400, .len_k = 400, .ctas = 2}, 13);
@@ -272,7 +272,8 @@ TEST(EmulatedSm90Fp8, SchedulesAndStages) {
 
 TEST(EmulatedSm90Fp8, EveryGranularity) {
   for (const By q : {By::tensor, By::head, By::token})
-    run_fp8<Config{}, kHalf128>({.batch = 2, .heads = 2, .heads_kv = 1, .len_k = 200, .by_q = q, .by_k = By::tensor}, 16);
+    run_fp8<Config{}, kHalf128>({.batch = 2, .heads = 2, .heads_kv = 1, .len_k = 200, .by_q = q, .by_k = By::tensor},
+                                16);
   run_fp8<Config{.block_n = 64}, kCausal128>({.len_q = 200,
                                               .len_k = 500,
                                               .right_offset = 300,

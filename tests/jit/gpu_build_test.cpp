@@ -129,8 +129,8 @@ TEST(GpuBuilds, RandomLegalConfigsBuild) {
     std::vector<std::pair<std::string, std::future<BuildOutcome>>> builds;
     while (builds.size() < 20) {
       // At most 512 rows a key head: every family takes it.
-      Workload workload = parse_workload(family->name() == "fwd_sm90_fp8" ? "b1h8l512d64:quantised=qkv/e4m3/head"
-                                                                          : "b1h8l512d64");
+      Workload workload =
+          parse_workload(family->name() == "fwd_sm90_fp8" ? "b1h8l512d64:quantised=qkv/e4m3/head" : "b1h8l512d64");
       workload.dtype = random.chance(0.5) ? Dtype::fp16 : Dtype::bf16;
       workload.dim = workload.dim_v = random.chance(0.5) ? 64 : 128;
       workload.mask = random.chance(0.5) ? Mask::none : Mask::causal_bottom_right;

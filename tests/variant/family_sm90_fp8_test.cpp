@@ -24,7 +24,8 @@ std::string fp8_config_refusal(const std::string& variant, const std::string& sh
 
 TEST(Sm90Fp8, TakesQKAndVInE4m3) {
   for (const char* shape :
-       {"b2h8hkv2l300k500d64:quantised=qkv/e4m3/head", "b2h8l300d128:bf16:causal_bottom_right:quantised=qkv/e4m3/tensor",
+       {"b2h8hkv2l300k500d64:quantised=qkv/e4m3/head",
+        "b2h8l300d128:bf16:causal_bottom_right:quantised=qkv/e4m3/tensor",
         "h2l64d256:blhd:quantised=q/e4m3/token+k/e4m3/block64+v/e4m3/channel",
         "h2l300d128:window=40/3:quantised=q/e4m3/block48+kv/e4m3/head", "h1l1k1d64:quantised=qkv/e4m3/head"})
     EXPECT_EQ(fp8_refusal(shape), "") << shape;

@@ -58,9 +58,8 @@ HEED_HOST_DEVICE constexpr bool moves_registers(const Config& c) {
   return tile::launch_registers(c) < tile::kMostRegisters;
 }
 HEED_HOST_DEVICE constexpr int registers_allowed(const Config& c) {
-  return moves_registers(c)
-             ? tile::registers_of_consumers(tile::launch_registers(c), threads(c), consumer_threads(c))
-             : tile::launch_registers(c);
+  return moves_registers(c) ? tile::registers_of_consumers(tile::launch_registers(c), threads(c), consumer_threads(c))
+                            : tile::launch_registers(c);
 }
 /// Output, scores, their probabilities in 8 bits, and what addresses and row state take.
 HEED_HOST_DEVICE constexpr int registers_needed(const Config& c, int head_dim) {

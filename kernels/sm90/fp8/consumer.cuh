@@ -8,7 +8,8 @@
 ///
 /// Probabilities are e4m3, which ends at 448 and has its last normal number at 2^-6: they are multiplied with 2^8, so
 /// that what is 2^-14 of the row's largest keeps all its digits. The row sum is of the same numbers before they are
-/// rounded, which costs no instruction: rounding to nearest is as often up as down, and the row's largest, 2^8, is exact.
+/// rounded, which costs no instruction: rounding to nearest is as often up as down, and the row's largest, 2^8, is
+/// exact.
 #pragma once
 
 #include "kernels/attention/features.cuh"
@@ -220,15 +221,14 @@ struct Consumer {
     for (int h = 0; h < 2; ++h) {
       const int from = first_key + 2 * (lane % 4);
       if constexpr (kBegins)
-        attention::hide_columns_before(
-            s, h, hidden_keys(kProblem.mask, row(h), params.left_offset, params.len_k) - from);
-      attention::hide_columns_from(s, h,
-                                   visible_keys(kProblem.mask, row(h), params.right_offset, params.len_k) - from);
+        attention::hide_columns_before(s, h,
+                                       hidden_keys(kProblem.mask, row(h), params.left_offset, params.len_k) - from);
+      attention::hide_columns_from(s, h, visible_keys(kProblem.mask, row(h), params.right_offset, params.len_k) - from);
     }
   }
 
-  /// Scores become probabilities below the row maxima so far, times 2^8. What was summed before is to be multiplied with
-  /// `factor`: the sums are, the output is left to do.
+  /// Scores become probabilities below the row maxima so far, times 2^8. What was summed before is to be multiplied
+  /// with `factor`: the sums are, the output is left to do.
   __device__ __forceinline__ void probabilities(AccS& s, float (&factor)[2], float k_factor) {
     float scale[2];
     float negative[2];

@@ -8,9 +8,9 @@
 
 namespace heed::sm90_fp8 {
 
-/// 2^x for x <= 127: nearest integer by adding 1.5 * 2^23, a square on the rest, times a power of two made of bits (Cody
-/// and Waite 1980). Coefficients minimise the relative error on [-0.5, 0.5] with p(0) = 1: 2.0e-3, of which e4m3, with a
-/// unit roundoff of 6.3e-2, shows nothing. What is below -126 counts as that, and NaN stays NaN.
+/// 2^x for x <= 127: nearest integer by adding 1.5 * 2^23, a square on the rest, times a power of two made of bits
+/// (Cody and Waite 1980). Coefficients minimise the relative error on [-0.5, 0.5] with p(0) = 1: 2.0e-3, of which e4m3,
+/// with a unit roundoff of 6.3e-2, shows nothing. What is below -126 counts as that, and NaN stays NaN.
 __device__ __forceinline__ float exp2_polynomial_8_bits(float x) {
   x = ptx::max_nan(x, -126.0F);
   const float shifted = x + 12582912.0F;

@@ -1,11 +1,11 @@
 /// fwd_sm90_fp8: attention with Q, K and V in e4m3 on Hopper, scores and outputs summed in fp32, O in fp16 or bf16.
 ///
-/// A CTA is a warpgroup of which one thread asks for tiles (producer.cuh) and consumer warpgroups (consumer.cuh). All of
-/// them first transpose their share of V into the workspace (transposed_values.cuh). After FlashAttention-3 (Shah et
+/// A CTA is a warpgroup of which one thread asks for tiles (producer.cuh) and consumer warpgroups (consumer.cuh). All
+/// of them first transpose their share of V into the workspace (transposed_values.cuh). After FlashAttention-3 (Shah et
 /// al., arXiv 2407.08608).
 ///
-/// Scale factors: of Q and K they are part of what scores are multiplied with in the exponent, of V of what finished rows
-/// are divided by. Factors of K are of whole KV tiles, those of V are of heads or of channels.
+/// Scale factors: of Q and K they are part of what scores are multiplied with in the exponent, of V of what finished
+/// rows are divided by. Factors of K are of whole KV tiles, those of V are of heads or of channels.
 #pragma once
 
 #include "kernels/sm90/fp8/consumer.cuh"
@@ -16,8 +16,8 @@ namespace heed::sm90_fp8 {
 /// The whole kernel. `shared`: dynamic shared memory, aligned to 1024.
 template <const Config& kConfig, const Problem& kProblem>
 __device__ __forceinline__ void forward(const FeatureParams& params, const TensorMaps& maps, char* dynamic_shared) {
-  static_assert(kProblem.inputs.quantised && kProblem.inputs.q == Element::e4m3 &&
-                    kProblem.inputs.k == Element::e4m3 && kProblem.inputs.v == Element::e4m3,
+  static_assert(kProblem.inputs.quantised && kProblem.inputs.q == Element::e4m3 && kProblem.inputs.k == Element::e4m3 &&
+                    kProblem.inputs.v == Element::e4m3,
                 "Q, K and V are e4m3");
   using Smem = Layout<kConfig, kProblem>;
   constexpr BarrierPlan kBarriers = Smem::kBarriers;
@@ -39,7 +39,8 @@ __device__ __forceinline__ void forward(const FeatureParams& params, const Tenso
   TransposedValues<kConfig, kProblem>{params}.run(smem.claim());
   if (warp >= consumer_threads(kConfig) / 32) {
     if constexpr (moves_registers(kConfig)) ptx::setmaxnreg_dec<tile::kProducerRegisters>();
-    if (warp == consumer_threads(kConfig) / 32 && ptx::elect_one()) Producer<kConfig, kProblem>{params, maps, smem}.run();
+    if (warp == consumer_threads(kConfig) / 32 && ptx::elect_one())
+      Producer<kConfig, kProblem>{params, maps, smem}.run();
   } else {
     if constexpr (moves_registers(kConfig)) ptx::setmaxnreg_inc<registers_allowed(kConfig)>();
     Consumer<kConfig, kProblem>(params, smem, warp).run();

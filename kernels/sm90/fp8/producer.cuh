@@ -79,8 +79,7 @@ struct Producer {
 
   /// CTAs together draw as many tickets as there are Q tiles, so that the counter is back at zero then.
   __device__ __forceinline__ int draw(int all) const {
-    const unsigned ticket =
-        ptx::atom_inc_relaxed_gpu(params.semaphores + drawn_tiles, static_cast<unsigned>(all - 1));
+    const unsigned ticket = ptx::atom_inc_relaxed_gpu(params.semaphores + drawn_tiles, static_cast<unsigned>(all - 1));
     return static_cast<int>(gridDim.x + ticket);
   }
 
@@ -101,8 +100,9 @@ struct Producer {
     const unsigned barrier = smem.v_full(values.stage);
     ptx::mbarrier_wait(smem.v_empty(values.stage), values.parity);
     ptx::mbarrier_arrive_expect_tx(barrier, Smem::kPlan.operand);
-    ptx::cp_async_bulk(smem.values(values.stage), Values{params}.slab_at(batch, kv_head, n * (kConfig.block_n / kSlabKeys)),
-                       Smem::kPlan.operand, barrier);
+    ptx::cp_async_bulk(smem.values(values.stage),
+                       Values{params}.slab_at(batch, kv_head, n * (kConfig.block_n / kSlabKeys)), Smem::kPlan.operand,
+                       barrier);
     values.advance();
   }
 };

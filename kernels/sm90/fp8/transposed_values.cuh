@@ -36,9 +36,7 @@ struct TransposedValues {
     return visible_keys(kProblem.mask, params.len_q - 1, params.right_offset, params.len_k);
   }
   /// Slabs of a head: whole KV tiles.
-  __device__ __forceinline__ int slabs() const {
-    return static_cast<int>(padded_keys(kConfig, keys())) / kSlabKeys;
-  }
+  __device__ __forceinline__ int slabs() const { return static_cast<int>(padded_keys(kConfig, keys())) / kSlabKeys; }
   __device__ __forceinline__ int pieces_of_head() const { return (slabs() + kPieceSlabs - 1) / kPieceSlabs; }
   __device__ __forceinline__ unsigned pieces() const {
     return static_cast<unsigned>(pieces_of_head()) * static_cast<unsigned>(params.heads_kv * params.batch);
@@ -84,13 +82,14 @@ struct TransposedValues {
   __device__ __forceinline__ void transpose(unsigned piece) const {
     const int of_head = pieces_of_head();
     const int head = static_cast<int>(piece) / of_head;
-    const int slab = (static_cast<int>(piece) - head * of_head) * kPieceSlabs + static_cast<int>(threadIdx.x) / kSlabThreads;
+    const int slab =
+        (static_cast<int>(piece) - head * of_head) * kPieceSlabs + static_cast<int>(threadIdx.x) / kSlabThreads;
     if (static_cast<int>(threadIdx.x) >= kPieceSlabs * kSlabThreads || slab >= slabs()) return;
     const int batch = head / params.heads_kv;
     const int kv_head = head - batch * params.heads_kv;
     const int column = static_cast<int>(threadIdx.x) % kSlabThreads * 4;
-    const auto* from = static_cast<const char*>(params.v) + batch * params.v_strides.batch +
-                       kv_head * params.v_strides.head + column;
+    const auto* from =
+        static_cast<const char*>(params.v) + batch * params.v_strides.batch + kv_head * params.v_strides.head + column;
     const int first = slab * kSlabKeys;
     const int end = keys();
     unsigned of_key[kSlabKeys];  // four columns each

@@ -24,49 +24,51 @@ template <int kColumns>
 void wgmma_e4m3(float* d, const unsigned* a_registers, unsigned long long a, unsigned long long b, bool accumulate) {
   emulator::Thread& me = emulator::self();
   WarpgroupOperands mine{&me, d, a_registers, a, b, accumulate};
-  emulator::meet(
-      "wgmma", me.block->warpgroups.at(me.index.x / 128), me.index.x % 128, 128, &mine, [](std::vector<void*>& all) {
-        std::vector<float> a_values(64 * 32);
-        std::vector<float> b_values(32 * kColumns);
-        const auto* first = static_cast<const WarpgroupOperands*>(all[0]);
-        for (int k = 0; k < 32; ++k) {
-          for (int n = 0; n < kColumns; ++n) b_values[static_cast<std::size_t>(n * 32 + k)] = e4m3_at(first->b, n, k);
-          if (first->a_registers == nullptr)
-            for (int m = 0; m < 64; ++m) a_values[static_cast<std::size_t>(m * 32 + k)] = e4m3_at(first->a, m, k);
-        }
-        for (int t = 0; t < 128; ++t) {
-          const auto* o = static_cast<const WarpgroupOperands*>(all[static_cast<std::size_t>(t)]);
-          if (o->a != first->a || o->b != first->b || o->accumulate != first->accumulate)
-            throw std::logic_error("threads of a warpgroup give different operands");
-          if (o->a_registers == nullptr) continue;
-          for (int r = 0; r < 4; ++r)
-            for (int i = 0; i < 4; ++i) {
-              const int row = t / 32 * 16 + t % 32 / 4 + 8 * (r % 2);
-              const int column = 4 * (t % 4) + i + 16 * (r / 2);
-              a_values[static_cast<std::size_t>(row * 32 + column)] =
-                  e4m3_to_float(static_cast<unsigned char>(o->a_registers[r] >> 8 * i & 0xffU));
-            }
-        }
-        for (int t = 0; t < 128; ++t) {
-          auto* o = static_cast<WarpgroupOperands*>(all[static_cast<std::size_t>(t)]);
-          emulator::Products& p = o->thread->products;
-          p.open.insert(o->d);
-          auto found = p.results.find(o->d);
-          if (found == p.results.end())
-            found = p.results.emplace(o->d, std::vector<float>(o->d, o->d + kColumns / 2)).first;
-          for (int i = 0; i < kColumns / 2; ++i) {
-            const tile::Coordinate at = tile::accumulator_element(t % 32, i % 4);
-            const int row = t / 32 * 16 + at.row;
-            const int column = i / 4 * 8 + at.column;
-            float sum = o->accumulate ? found->second[static_cast<std::size_t>(i)] : 0.0F;
-            for (int k = 0; k < 32; ++k)
-              sum += a_values[static_cast<std::size_t>(row * 32 + k)] *
-                     b_values[static_cast<std::size_t>(column * 32 + k)];
-            found->second[static_cast<std::size_t>(i)] = sum;
-            o->d[i] = std::numeric_limits<float>::quiet_NaN();  // until the group is waited for
-          }
-        }
-      });
+  emulator::meet("wgmma", me.block->warpgroups.at(me.index.x / 128), me.index.x % 128, 128, &mine,
+                 [](std::vector<void*>& all) {
+                   std::vector<float> a_values(64 * 32);
+                   std::vector<float> b_values(32 * kColumns);
+                   const auto* first = static_cast<const WarpgroupOperands*>(all[0]);
+                   for (int k = 0; k < 32; ++k) {
+                     for (int n = 0; n < kColumns; ++n)
+                       b_values[static_cast<std::size_t>(n * 32 + k)] = e4m3_at(first->b, n, k);
+                     if (first->a_registers == nullptr)
+                       for (int m = 0; m < 64; ++m)
+                         a_values[static_cast<std::size_t>(m * 32 + k)] = e4m3_at(first->a, m, k);
+                   }
+                   for (int t = 0; t < 128; ++t) {
+                     const auto* o = static_cast<const WarpgroupOperands*>(all[static_cast<std::size_t>(t)]);
+                     if (o->a != first->a || o->b != first->b || o->accumulate != first->accumulate)
+                       throw std::logic_error("threads of a warpgroup give different operands");
+                     if (o->a_registers == nullptr) continue;
+                     for (int r = 0; r < 4; ++r)
+                       for (int i = 0; i < 4; ++i) {
+                         const int row = t / 32 * 16 + t % 32 / 4 + 8 * (r % 2);
+                         const int column = 4 * (t % 4) + i + 16 * (r / 2);
+                         a_values[static_cast<std::size_t>(row * 32 + column)] =
+                             e4m3_to_float(static_cast<unsigned char>(o->a_registers[r] >> 8 * i & 0xffU));
+                       }
+                   }
+                   for (int t = 0; t < 128; ++t) {
+                     auto* o = static_cast<WarpgroupOperands*>(all[static_cast<std::size_t>(t)]);
+                     emulator::Products& p = o->thread->products;
+                     p.open.insert(o->d);
+                     auto found = p.results.find(o->d);
+                     if (found == p.results.end())
+                       found = p.results.emplace(o->d, std::vector<float>(o->d, o->d + kColumns / 2)).first;
+                     for (int i = 0; i < kColumns / 2; ++i) {
+                       const tile::Coordinate at = tile::accumulator_element(t % 32, i % 4);
+                       const int row = t / 32 * 16 + at.row;
+                       const int column = i / 4 * 8 + at.column;
+                       float sum = o->accumulate ? found->second[static_cast<std::size_t>(i)] : 0.0F;
+                       for (int k = 0; k < 32; ++k)
+                         sum += a_values[static_cast<std::size_t>(row * 32 + k)] *
+                                b_values[static_cast<std::size_t>(column * 32 + k)];
+                       found->second[static_cast<std::size_t>(i)] = sum;
+                       o->d[i] = std::numeric_limits<float>::quiet_NaN();  // until the group is waited for
+                     }
+                   }
+                 });
 }
 
 template <int kColumns>
