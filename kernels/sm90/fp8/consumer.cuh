@@ -97,20 +97,24 @@ struct Consumer {
       FragP p;
       int n = tiles.end - 1;
       float k_factor = k_factor_of(tile.batch, kv_head, n);
+      // Loaded ahead of the products, and only where tiles have factors of their own.
+      const auto next_factor = [&](int tile_index) {
+        if (params.k_scales.strides.row != 0) k_factor = k_factor_of(tile.batch, kv_head, tile_index);
+        return k_factor;
+      };
       scores_alone(s, queries);
       if (n >= tiles.full_end || n < tiles.full_first) mask_scores(s, n * kKeys);
       float factor[2];
       probabilities(s, factor, k_factor);
       round_to_operand(p, s);
 #pragma unroll 1
-      for (--n; n >= tiles.first && n >= tiles.full_end; --n)
-        step<true>(s, p, queries, n, k_factor_of(tile.batch, kv_head, n));
+      for (--n; n >= tiles.first && n >= tiles.full_end; --n) step<true>(s, p, queries, n, next_factor(n));
 #pragma unroll 1
       for (; n >= tiles.first && (!kBegins || n >= tiles.full_first); --n)
-        step<false>(s, p, queries, n, k_factor_of(tile.batch, kv_head, n));
+        step<false>(s, p, queries, n, next_factor(n));
       if constexpr (kBegins)
 #pragma unroll 1
-        for (; n >= tiles.first; --n) step<true>(s, p, queries, n, k_factor_of(tile.batch, kv_head, n));
+        for (; n >= tiles.first; --n) step<true>(s, p, queries, n, next_factor(n));
       release(smem.q_empty(query.stage));
       values_alone(p);
     } else {
