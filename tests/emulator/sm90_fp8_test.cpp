@@ -265,6 +265,8 @@ TEST(EmulatedSm90Fp8, SchedulesAndStages) {
   run_fp8<kTurns, kCausal128>({.batch = 2, .heads = 2, .heads_kv = 1, .len_q = 400, .len_k = 400, .ctas = 3}, 12);
   constexpr Config kThree{.m_warpgroups = 3, .block_n = 96, .stages = 1, .pingpong = Pingpong::on};
   run_fp8<kThree, kHalf64>({.heads = 3, .heads_kv = 3, .len_q = 400, .len_k = 400, .ctas = 2}, 13);
+  constexpr Config kPromoting{.block_n = 64, .promote_every = 2};
+  run_fp8<kPromoting, kCausal128>({.len_q = 200, .len_k = 400, .right_offset = 200}, 20);
   constexpr Config kPolynomial{.exp2 = Exp2::poly_quarter};
   run_fp8<kPolynomial, kCausal128>({.len_q = 130, .len_k = 300, .right_offset = 170, .with_lse = false}, 14);
   run_fp8<Config{}, kHalf128>({.batch = 3, .heads = 2, .heads_kv = 2, .len_q = 260, .len_k = 500, .ctas = 4}, 15);

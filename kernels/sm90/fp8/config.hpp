@@ -41,6 +41,9 @@ struct Config {
   TileOrder tile_order = TileOrder::row_major;
   Exp2 exp2 = Exp2::hardware;
   int min_blocks = 1;
+  /// KV tiles after which unfinished outputs are added to sums of their own in fp32, as tensor cores add products of 8
+  /// bits in 13 bits; 0: never. A mode of accuracy, which changes results: no knob that a search moves.
+  int promote_every = 0;
   constexpr bool operator==(const Config&) const = default;
 };
 
@@ -63,7 +66,7 @@ HEED_HOST_DEVICE constexpr int registers_allowed(const Config& c) {
 }
 /// Output, scores, their probabilities in 8 bits, and what addresses and row state take.
 HEED_HOST_DEVICE constexpr int registers_needed(const Config& c, int head_dim) {
-  return head_dim / 2 + c.block_n / 2 + c.block_n / 8 + 28;
+  return head_dim / 2 * (c.promote_every > 0 ? 2 : 1) + c.block_n / 2 + c.block_n / 8 + 28;
 }
 
 /// Columns of a box of Q or K, one swizzled row of shared memory.

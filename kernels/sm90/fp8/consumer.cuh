@@ -39,6 +39,7 @@ struct Consumer {
   static constexpr int kSteps = kKeys / kSlabKeys;
   static constexpr bool kBegins = has_left_bound(kProblem.mask);
   static constexpr bool kTurns = kConfig.pingpong == Pingpong::on && kConfig.m_warpgroups > 1;
+  static constexpr bool kPromotes = kConfig.promote_every > 0;
   static constexpr float kShift = 8.0F;  // log2 of what probabilities are multiplied with
 
   using AccS = float[kKeys / 2];
@@ -58,6 +59,8 @@ struct Consumer {
   float row_max[2];   // in log2 units of the scaled scores; -inf before the first key
   float row_sum[2];   // of this lane's columns, times 2^8
   float acc_o[kDim / 2];
+  float promoted[kPromotes ? kDim / 2 : 1];  // what was added up before
+  int unpromoted;                            // KV tiles in acc_o
 
   /// @param block_warp of this thread, the same in all its lanes
   __device__ __forceinline__ Consumer(const FeatureParams& parameters, const Smem& where, int block_warp)
@@ -97,22 +100,29 @@ struct Consumer {
       FragP p;
       int n = tiles.end - 1;
       float k_factor = k_factor_of(tile.batch, kv_head, n);
+      // Loaded ahead of the products, and only where tiles have factors of their own.
+      const auto next_factor = [&](int tile_index) {
+        if (params.k_scales.strides.row != 0) k_factor = k_factor_of(tile.batch, kv_head, tile_index);
+        return k_factor;
+      };
       scores_alone(s, queries);
       if (n >= tiles.full_end || n < tiles.full_first) mask_scores(s, n * kKeys);
       float factor[2];
       probabilities(s, factor, k_factor);
       round_to_operand(p, s);
 #pragma unroll 1
-      for (--n; n >= tiles.first && n >= tiles.full_end; --n)
-        step<true>(s, p, queries, n, k_factor_of(tile.batch, kv_head, n));
+      for (--n; n >= tiles.first && n >= tiles.full_end; --n) step<true>(s, p, queries, n, next_factor(n));
 #pragma unroll 1
       for (; n >= tiles.first && (!kBegins || n >= tiles.full_first); --n)
-        step<false>(s, p, queries, n, k_factor_of(tile.batch, kv_head, n));
+        step<false>(s, p, queries, n, next_factor(n));
       if constexpr (kBegins)
 #pragma unroll 1
-        for (; n >= tiles.first; --n) step<true>(s, p, queries, n, k_factor_of(tile.batch, kv_head, n));
+        for (; n >= tiles.first; --n) step<true>(s, p, queries, n, next_factor(n));
       release(smem.q_empty(query.stage));
       values_alone(p);
+      if constexpr (kPromotes)
+#pragma unroll
+        for (int i = 0; i < kDim / 2; ++i) acc_o[i] += promoted[i];
     } else {
       release(smem.q_empty(query.stage));
     }
@@ -131,6 +141,28 @@ struct Consumer {
     }
 #pragma unroll
     for (int i = 0; i < kDim / 2; ++i) acc_o[i] = 0.0F;
+    if constexpr (kPromotes) {
+#pragma unroll
+      for (int i = 0; i < kDim / 2; ++i) promoted[i] = 0.0F;
+      unpromoted = 0;
+    }
+  }
+
+  /// No product is in flight.
+  __device__ __forceinline__ void rescale(const float (&factor)[2]) {
+#pragma unroll
+    for (int i = 0; i < kDim / 2; ++i) {
+      acc_o[i] *= factor[i / 2 % 2];
+      if constexpr (kPromotes) promoted[i] *= factor[i / 2 % 2];
+    }
+  }
+  __device__ __forceinline__ void promote() {
+#pragma unroll
+    for (int i = 0; i < kDim / 2; ++i) {
+      promoted[i] += acc_o[i];
+      acc_o[i] = 0.0F;
+    }
+    unpromoted = 0;
   }
 
   /// The factor of the keys of tile n, which lie in one block of factors.
@@ -209,9 +241,9 @@ struct Consumer {
     release(smem.v_empty(values.stage));
     values.advance();
     // Row maxima grow in the first tiles of a row alone.
-    if (__any_sync(0xffffffffU, factor[0] != 1.0F || factor[1] != 1.0F))
-#pragma unroll
-      for (int i = 0; i < kDim / 2; ++i) acc_o[i] *= factor[i / 2 % 2];
+    if (__any_sync(0xffffffffU, factor[0] != 1.0F || factor[1] != 1.0F)) rescale(factor);
+    if constexpr (kPromotes)
+      if (++unpromoted == kConfig.promote_every) promote();
     round_to_operand(p, s);
   }
 

@@ -42,6 +42,7 @@ struct Producer {
     ptx::mbarrier_wait(smem.q_empty(query.stage), query.parity);
     ptx::st_shared_v4(smem.q_tile(query.stage), 0xffffffffU);
     ptx::mbarrier_arrive(smem.q_full(query.stage));
+    if (!has_values) Values{params}.wait();  // or counts might come in after they were set back
     Values{params}.leave();
     ptx::griddepcontrol_launch_dependents();
   }

@@ -52,17 +52,24 @@ struct TransposedValues {
   /// @param claim shared address of two words
   __device__ __forceinline__ void run(unsigned claim) const {
     const unsigned all = pieces();
-    for (int turn = 0;; turn ^= 1) {
-      if (threadIdx.x == 0)
-        ptx::st_shared(claim + 4 * turn, ptx::atom_inc_relaxed_gpu(params.semaphores + claimed_pieces, 0xffffffffU));
-      __syncthreads();
+    if (threadIdx.x == 0) ptx::st_shared(claim, claimed());
+    __syncthreads();
+    unsigned transposed = 0;
+    for (int turn = 0;; turn ^= 1, ++transposed) {
       const unsigned piece = ptx::ld_shared(claim + 4 * turn);
       if (piece >= all) break;
+      // On its way while this piece is transposed.
+      unsigned next = 0;
+      if (threadIdx.x == 0) next = claimed();
       transpose(piece);
+      if (threadIdx.x == 0) ptx::st_shared(claim + 4 * (turn ^ 1), next);
       ptx::fence_proxy_async_global();
       __syncthreads();
-      if (threadIdx.x == 0) ptx::atom_inc_acq_rel_gpu(params.semaphores + done_pieces, 0xffffffffU);
     }
+    // The first one releases what all of the block have written, and the others are counted after it.
+    if (threadIdx.x != 0 || transposed == 0) return;
+    ptx::atom_inc_acq_rel_gpu(params.semaphores + done_pieces, 0xffffffffU);
+    for (unsigned i = 1; i < transposed; ++i) ptx::atom_inc_relaxed_gpu(params.semaphores + done_pieces, 0xffffffffU);
   }
 
   /// By one thread, before its first copy of V.
@@ -79,6 +86,10 @@ struct TransposedValues {
   }
 
  private:
+  __device__ __forceinline__ unsigned claimed() const {
+    return ptx::atom_inc_relaxed_gpu(params.semaphores + claimed_pieces, 0xffffffffU);
+  }
+
   __device__ __forceinline__ void transpose(unsigned piece) const {
     const int of_head = pieces_of_head();
     const int head = static_cast<int>(piece) / of_head;
