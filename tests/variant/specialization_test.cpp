@@ -11,7 +11,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-const DeviceFacts kHopper = gpu_limits("sm_90a");
+const DeviceFacts kHopperLimits = gpu_limits("sm_90a");
 
 std::vector<std::string> names_of(const std::vector<Knob>& knobs) {
   std::vector<std::string> names;
@@ -64,14 +64,14 @@ TEST(Specialization, HasOneNameAProgram) {
 
 TEST(Specialization, IsPartOfAVariantAndOfWhatItsProgramKnows) {
   const Workload workload = parse_workload("b1h8l512d64");
-  const Variant variant = parse_variant("fwd_sm90_split:o_layout=dense,prune=on,specialize=shape", workload, kHopper);
+  const Variant variant = parse_variant("fwd_sm90_split:o_layout=dense,prune=on,specialize=shape", workload, kHopperLimits);
   EXPECT_EQ(variant.specialization,
             (Specialization{.specialize = Specialize::shape, .prune = Prune::on, .o_layout = OutputLayout::dense}));
   EXPECT_EQ(variant.problem.specialization, variant.specialization);
   EXPECT_THAT(describe(variant), ::testing::EndsWith(",specialize=shape,prune=on,o_layout=dense"));
   EXPECT_THAT(variant.unit(), HasSubstr(".specialization = {.specialize = heed::Specialize::shape"));
-  EXPECT_THAT(parse_variant("fwd_sm90_split", workload, kHopper).unit(), Not(HasSubstr(".specialization")));
-  const Variant plain = parse_variant("fwd_sm90_split", workload, kHopper);
+  EXPECT_THAT(parse_variant("fwd_sm90_split", workload, kHopperLimits).unit(), Not(HasSubstr(".specialization")));
+  const Variant plain = parse_variant("fwd_sm90_split", workload, kHopperLimits);
   Workload longer = workload;
   longer.len_k = 600;
   EXPECT_TRUE(plain.runs(longer));
@@ -84,11 +84,11 @@ TEST(Specialization, IsPartOfAVariantAndOfWhatItsProgramKnows) {
 
 TEST(Specialization, OfAFamilyWithoutAnyIsRefused) {
   const Workload workload = parse_workload("b1h8l512d64");
-  Variant variant = parse_variant("fwd_sm80", workload, kHopper);
+  Variant variant = parse_variant("fwd_sm80", workload, kHopperLimits);
   variant.specialization.specialize = Specialize::shape;
-  EXPECT_THAT(variant.is_illegal(workload, kHopper).value_or(""), HasSubstr("have one name"));
+  EXPECT_THAT(variant.is_illegal(workload, kHopperLimits).value_or(""), HasSubstr("have one name"));
   try {
-    (void)parse_variant("fwd_sm80:specialize=shape", workload, kHopper);
+    (void)parse_variant("fwd_sm80:specialize=shape", workload, kHopperLimits);
     FAIL();
   } catch (const Error& e) {
     EXPECT_EQ(e.code(), ErrorCode::usage);
