@@ -271,11 +271,11 @@ TEST(Families, AWorkloadChoosesItsFamily) {
   EXPECT_EQ(default_family(parse_workload("b1h8l512d64"), gpu_limits("sm_89")).name(), "fwd_sm80");
   // None runs it: each family's reason is the answer, and equal reasons come once.
   testing_support::expect_error(ErrorCode::unsupported,
-                                "fwd_sm90_persistent, fwd_sm90_split: it needs the instructions of",
+                                "fwd_sm90_persistent, fwd_sm90_split, fwd_sm90_fp8: it needs the instructions of",
                                 [] { default_family(parse_workload("l1k64d80"), gpu_limits("sm_89")); });
-  for (const char* words :
-       {"no family runs b1h1l64d257:fp16 on", "fwd_sm80: head dim 257 is not supported; it takes 64 and 128",
-        "fwd_sm90_split: head dim 257 is not supported; it takes multiples of 8 up to 256"})
+  for (const char* words : {"no family runs b1h1l64d257:fp16 on",
+                            "fwd_sm80, fwd_sm90_fp8: head dim 257 is not supported; it takes 64 and 128",
+                            "fwd_sm90_split: head dim 257 is not supported; it takes multiples of 8 up to 256"})
     testing_support::expect_error(ErrorCode::unsupported, words,
                                   [&] { default_family(parse_workload("l64d257"), hopper); });
   for (const char* decode : {"fwd_sm80_decode", "fwd_sm90_decode"})

@@ -15,6 +15,7 @@
 #include "kernels/attention/features.cuh"
 #include "kernels/attention/score_rows.cuh"
 #include "kernels/attention/softmax.cuh"
+#include "kernels/ptx/bulk_tensor.cuh"
 #include "kernels/ptx/bytes.cuh"
 #include "kernels/ptx/cluster.cuh"
 #include "kernels/ptx/global.cuh"
@@ -108,7 +109,7 @@ struct Consumer {
       scores_alone(s, queries);
       if (n >= tiles.full_end || n < tiles.full_first) mask_scores(s, n * kKeys);
       float factor[2];
-      probabilities(s, factor, k_factor);
+      probabilities<false>(s, factor, k_factor);
       round_to_operand(p, s);
 #pragma unroll 1
       for (--n; n >= tiles.first && n >= tiles.full_end; --n) step<true>(s, p, queries, n, next_factor(n));
@@ -235,7 +236,7 @@ struct Consumer {
     keys.advance();
     if constexpr (kMasked) mask_scores(s, n * kKeys);
     float factor[2];
-    probabilities(s, factor, k_factor);
+    probabilities<true>(s, factor, k_factor);
     ptx::wgmma_wait_group(0);
     ptx::pin(acc_o);
     release(smem.v_empty(values.stage));
@@ -261,6 +262,8 @@ struct Consumer {
 
   /// Scores become probabilities below the row maxima so far, times 2^8. What was summed before is to be multiplied
   /// with `factor`: the sums are, the output is left to do.
+  /// @tparam kBesideValues products of values are in flight
+  template <bool kBesideValues>
   __device__ __forceinline__ void probabilities(AccS& s, float (&factor)[2], float k_factor) {
     float scale[2];
     float negative[2];
@@ -285,6 +288,16 @@ struct Consumer {
       }
 #pragma unroll
     for (int h = 0; h < 2; ++h) row_sum[h] = fmaf(row_sum[h], factor[h], total[h]);
+    if constexpr (kBesideValues) stay_in_front(total);
+  }
+
+  /// ptxas moves a wait for products in front of most exponentials, which would then run beside nothing; but it moves
+  /// none over a branch that needs all of them. This one is taken by warps with a sum that is NaN, and changes nothing.
+  __device__ __forceinline__ void stay_in_front(const float (&total)[2]) const {
+    unsigned has_nan = __any_sync(0xffffffffU, !(total[0] < attention::kInfinity && total[1] < attention::kInfinity));
+    ptx::settle(has_nan);
+#pragma unroll 1
+    for (unsigned i = 0; i < has_nan; ++i) ptx::fence_proxy_async();
   }
 
   /// Probabilities as they are the operand of P V: kernels/sm90/fp8/transposed_values.cuh says which key is where.
