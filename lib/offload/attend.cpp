@@ -265,9 +265,10 @@ void Offload::attend_view(const View& view, const std::vector<Piece>& pieces, co
     else
       in_order.push_back(&launch);
   }
-  std::byte* const host_q = desk.memory.data() + number_bytes;
-  std::byte* const host_o = host_q + q_bytes;
-  auto* const host_lse = reinterpret_cast<float*>(host_o + part_o);
+  // Without a part of the processors there is no memory for one.
+  std::byte* const host_q = host == nullptr ? nullptr : desk.memory.data() + number_bytes;
+  std::byte* const host_o = host == nullptr ? nullptr : host_q + q_bytes;
+  auto* const host_lse = host == nullptr ? nullptr : reinterpret_cast<float*>(host_o + part_o);
   MarkPointer host_done;
   if (host != nullptr) {
     queue_host(view, *host, on_host, host_q, host_o, host_lse, written);

@@ -197,7 +197,7 @@ class SimulatedLanes final : public Lanes {
 
   void copy(void* to, const void* from, std::size_t bytes, bool is_slow) {
     const auto begin = Clock::now();
-    std::memcpy(to, from, bytes);
+    if (bytes > 0) std::memcpy(to, from, bytes);
     if (!is_slow) return;
     count_copy();
     sleep_from(begin, static_cast<double>(bytes));

@@ -90,7 +90,7 @@ inline bool try_any_pool(heed_offload_config config, Choices& choices) {
   // Not so large that it takes the memory of the machine, not so slow that it takes a day.
   double bytes = 4;
   for (const double size : {static_cast<double>(config.layers), static_cast<double>(config.page_size),
-                            static_cast<double>(config.heads_kv), static_cast<double>(config.dim + config.dim_v)})
+                            static_cast<double>(config.heads_kv), static_cast<double>(config.dim) + static_cast<double>(config.dim_v)})
     bytes *= size;
   const double pages = static_cast<double>(config.host_pages) +
                        static_cast<double>(config.chunk_pages) * static_cast<double>(config.chunks);
@@ -130,7 +130,7 @@ inline bool try_any_pool(heed_offload_config config, Choices& choices) {
     if (choices.byte() % 8 == 0) ids[choices.byte() % 3] = choices.number();
     if (choices.byte() % 16 == 0) call.q = nullptr;
     if (choices.byte() % 16 == 0) call.v = nullptr;
-    if (choices.byte() % 16 == 0) call.q_strides.head = -choices.number();
+    if (choices.byte() % 16 == 0) call.q_strides.head = ~choices.number();
     if (choices.byte() % 16 == 0) call.reserved[0] = choices.byte();
     switch (choices.byte() % 6) {
       case 0:
