@@ -89,8 +89,9 @@ inline bool try_any_pool(heed_offload_config config, Choices& choices) {
   }
   // Not so large that it takes the memory of the machine, not so slow that it takes a day.
   double bytes = 4;
-  for (const double size : {static_cast<double>(config.layers), static_cast<double>(config.page_size),
-                            static_cast<double>(config.heads_kv), static_cast<double>(config.dim) + static_cast<double>(config.dim_v)})
+  for (const double size :
+       {static_cast<double>(config.layers), static_cast<double>(config.page_size), static_cast<double>(config.heads_kv),
+        static_cast<double>(config.dim) + static_cast<double>(config.dim_v)})
     bytes *= size;
   const double pages = static_cast<double>(config.host_pages) +
                        static_cast<double>(config.chunk_pages) * static_cast<double>(config.chunks);
