@@ -3,11 +3,13 @@
 
 #include <algorithm>
 
+#include "base/files.hpp"
 #include "base/random.hpp"
 #include "cli/command.hpp"
 #include "json/text.hpp"
 #include "process/interrupt.hpp"
 #include "record/json.hpp"
+#include "report/evidence.hpp"
 #include "report/table.hpp"
 #include "verify/quantisation_modes.hpp"
 
@@ -21,6 +23,7 @@ struct CalibrateOptions {
   std::vector<std::string> modes;
   std::uint64_t seed = 0;
   double most = 0;
+  std::string evidence;
   bool json = false;
 };
 
@@ -34,6 +37,22 @@ struct Cost {
   std::string inputs;
   verify::Accuracy accuracy;
 };
+
+// Relative RMS errors, a line for each mode and a column for each kind of inputs.
+std::string table_of(const std::vector<Cost>& costs) {
+  std::vector<std::string> titles = {"relative RMS error"};
+  std::vector<std::pair<std::string_view, std::vector<std::string>>> lines;
+  for (const Cost& cost : costs) {
+    if (std::find(titles.begin(), titles.end(), cost.inputs) == titles.end()) titles.push_back(cost.inputs);
+    const auto line = std::find_if(lines.begin(), lines.end(), [&](const auto& one) { return one.first == cost.mode; });
+    auto& cells =
+        line == lines.end() ? lines.emplace_back(cost.mode, std::vector{std::string(cost.mode)}).second : line->second;
+    cells.push_back(fmt::format("{:.1e}", cost.accuracy.rel_rms));
+  }
+  report::Table table(titles);
+  for (auto& [mode, cells] : lines) table.add(std::move(cells));
+  return table.str();
+}
 
 int run(const CalibrateOptions& o) {
   const std::optional<QkvTensors> tensors = o.workload.tensors();
@@ -84,23 +103,29 @@ int run(const CalibrateOptions& o) {
       modes.begin(), modes.end(), [&](const auto* a, const auto* b) { return worst_of(a->name) < worst_of(b->name); });
   const bool is_chosen = o.most == 0 || worst_of(best->name) <= o.most;
 
-  if (o.json) {
-    nlohmann::json all = {{"workload", to_string(w)},
-                          {"seed", seed},
-                          {"rows", rows.size()},
-                          {"refused", refused},
-                          {"chosen", is_chosen ? nlohmann::json(best->name) : nlohmann::json()},
-                          {"costs", nlohmann::json::array()}};
+  if (o.json || !o.evidence.empty()) {
+    nlohmann::json all = report::evidence_header("calibration", record::to_json(cpu_facts()), sources());
+    all.update({{"workload", to_string(w)},
+                {"seed", seed},
+                {"rows_of_o", rows.size()},
+                {"refused", refused},
+                {"chosen", is_chosen ? nlohmann::json(best->name) : nlohmann::json()},
+                {"rows", nlohmann::json::array()},
+                {"table", table_of(costs)}});
     if (tensors) all["tensors_digest"] = tensors->digest;
     for (const Cost& cost : costs) {
       nlohmann::json one = record::to_json(cost.accuracy);
       one["mode"] = cost.mode;
       one["inputs"] = cost.inputs;
       one["quantised"] = to_string(*verify::quantised_by(w, verify::find_quantisation_mode(cost.mode)).quantised);
-      all["costs"].push_back(std::move(one));
+      all["rows"].push_back(std::move(one));
     }
-    print(json_text(all, 1) + "\n");
-    return is_chosen ? 0 : 1;
+    const std::string text = json_text(all, 1) + "\n";
+    if (!o.evidence.empty()) write_file_atomically(o.evidence, text, ErrorCode::store);
+    if (o.json) {
+      print(text);
+      return is_chosen ? 0 : 1;
+    }
   }
   report::Table table({"inputs", "mode", "rel. RMS", "rel. L1", "1 - cosine", "worst row"});
   table.align_left(1);
@@ -132,6 +157,7 @@ void add_calibrate(CLI::App& app, int& exit_code) {
                       "The largest relative RMS error that a mode may have to be chosen; exit code 1 where none has so "
                       "little [any]");
   command->add_option("--seed", o->seed, "Seed of the inputs and of rotations [fresh]");
+  command->add_option("--evidence", o->evidence, "Write the result as evidence to this JSON file");
   command->add_flag("--json", o->json, "Print the result as JSON");
   command->footer(
       "Errors are of exact attention on the quantised numbers against exact attention on the inputs: what a kernel "

@@ -13,14 +13,19 @@ TEST_F(Cli, CalibrateSaysWhatEveryModeCosts) {
   ASSERT_EQ(all.code, 0) << all.err;
   const auto json = nlohmann::json::parse(all.out);
   EXPECT_EQ(json["workload"], "b1h2l48d64:fp16");
-  EXPECT_EQ(json["costs"].size(), 6 * verify::quantisation_modes().size());
-  for (const auto& cost : json["costs"]) {
+  EXPECT_EQ(json["rows"].size(), 6 * verify::quantisation_modes().size());
+  for (const auto& cost : json["rows"]) {
     EXPECT_GT(cost["rel_rms"].get<double>(), 0);
     EXPECT_GE(cost["worst_row"].get<double>(), 0.9 * cost["rel_rms"].get<double>());
   }
   EXPECT_TRUE(json["chosen"].is_string());
   const Printed text = heed_command("calibrate --shape b1h2l48d64 --seed 3");
   EXPECT_THAT(text.out, ::testing::HasSubstr("chosen    " + json["chosen"].get<std::string>()));
+  const std::string file = folder_.file("calibration.json");
+  ASSERT_EQ(heed_command("calibrate --shape b1h2l48d64 --seed 3 --evidence " + file).code, 0);
+  const auto evidence = nlohmann::json::parse(read_file(file, ErrorCode::internal));
+  EXPECT_EQ(evidence["rows"], json["rows"]);
+  EXPECT_THAT(evidence["table"].get<std::string>(), ::testing::HasSubstr("fp8_rotated"));
   const Printed none = heed_command("calibrate --shape b1h2l48d64 --modes fp8,int8 --most 1e-9");
   EXPECT_EQ(none.code, 1);
   EXPECT_THAT(none.out, ::testing::HasSubstr("chosen    none: the best, "));
