@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <vector>
 
 #include "device/cuda_driver.hpp"
 #include "worker/channels.hpp"
@@ -36,6 +37,12 @@ class CudaKernels {
   static constexpr unsigned pattern(unsigned index) {
     const unsigned x = index * 0x9e3779b1U;
     return ((x ^ x >> 15) * 0x85ebca77U) ^ 0x48454544U;
+  }
+  /// Whether words begin to end - 1 are what `fill` writes.
+  static bool is_pattern(const std::vector<unsigned>& words, std::size_t begin, std::size_t end) {
+    for (std::size_t i = begin; i < end; ++i)
+      if (words[i] != pattern(static_cast<unsigned>(i))) return false;
+    return true;
   }
 
  private:

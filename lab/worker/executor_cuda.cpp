@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <array>
-#include <chrono>
 #include <fstream>
 #include <iterator>
 #include <memory>
@@ -15,7 +14,7 @@
 #include "device/cuda_driver.hpp"
 #include "launch/gpu_program.hpp"
 #include "launch/tensor_map.hpp"
-#include "worker/activity.hpp"
+#include "worker/busy_clock.hpp"
 #include "worker/cuda_kernels.hpp"
 #include "worker/cuda_memory.hpp"
 #include "worker/stopwatch.hpp"
@@ -39,7 +38,7 @@ class CudaExecutor final : public Executor {
     check_cuda(cuda_.stream_create(&stream_, CU_STREAM_NON_BLOCKING), "creating a stream");
     check_cuda(cuda_.device_get_attribute(&cache_bytes_, CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE, device), "asking the GPU");
     kernels_ = std::make_unique<CudaKernels>(device, stream_);
-    for (CUevent& event : span_) check_cuda(cuda_.event_create(&event, CU_EVENT_DEFAULT), "creating an event");
+    busy_.open(stream_);
   }
 
   void load(int slot, const std::string& path, const LaunchPlan& plan) override {
@@ -63,7 +62,7 @@ class CudaExecutor final : public Executor {
   void run(int slot, const std::byte* image, std::uint64_t bytes, std::byte* result,
            const Launch& launch_order) override {
     const CUdeviceptr device = image_.at_least(bytes);
-    begin_span();
+    busy_.begin();
     // All in one stream: a synchronous copy from pageable memory may return before its last bytes have reached the
     // device.
     check_cuda(cuda_.memcpy_htod_async(device, image, bytes, stream_), "copying the image to the GPU");
@@ -71,13 +70,13 @@ class CudaExecutor final : public Executor {
     launch(slot, bound(slot, launch_order, device));
     check_cuda(cuda_.stream_synchronize(stream_), "running the kernel");
     check_cuda(cuda_.memcpy_dtoh_async(result, device, bytes, stream_), "copying the image back");
-    end_span("copying the image back");
+    busy_.end("copying the image back");
   }
 
   void run_chain(int slot, const std::byte* image, std::uint64_t bytes, std::byte* result,
                  const std::vector<Launch>& launches, Follow follow) override {
     const CUdeviceptr device = image_.at_least(bytes);
-    begin_span();
+    busy_.begin();
     check_cuda(cuda_.memcpy_htod_async(device, image, bytes, stream_), "copying the image to the GPU");
     std::vector<BoundLaunch> chain;
     for (const Launch& one : launches) chain.push_back(bound(slot, one, device));
@@ -98,12 +97,12 @@ class CudaExecutor final : public Executor {
       check_cuda(done, "running the chain");
     }
     check_cuda(cuda_.memcpy_dtoh_async(result, device, bytes, stream_), "copying the image back");
-    end_span("copying the image back");
+    busy_.end("copying the image back");
   }
 
   void prepare(std::byte* image, std::uint64_t bytes, const std::vector<std::pair<int, std::vector<Launch>>>& launches,
                const std::vector<Range>& poisoned, const std::vector<ChannelRange>& keys, Follow follow) override {
-    const HostSpan span(busy_);
+    const BusyClock::HostSpan span(busy_);
     image_.release();  // what only the gate needs would be memory that nobody looks at
     const CUdeviceptr device = timed_.at_least(bytes);
     filler_.at_least(filler_bytes());
@@ -145,12 +144,9 @@ class CudaExecutor final : public Executor {
     }
     check_cuda(cuda_.stream_synchronize(stream_), "running the graph");
     std::vector<double> times;
-    for (std::size_t i = 0; i < static_cast<std::size_t>(replays); ++i) {
-      float ms = 0;
-      check_cuda(cuda_.event_elapsed_time(&ms, events_[2 * i], events_[2 * i + 1]), "reading the clock");
-      times.push_back(static_cast<double>(ms) * 1000 / static_cast<double>(s.timed.size()));
-    }
-    if (replays > 0) busy_.us += microseconds_between(events_[0], events_[2 * static_cast<std::size_t>(replays) - 1]);
+    for (std::size_t i = 0; i < static_cast<std::size_t>(replays); ++i)
+      times.push_back(busy_.us_between(events_[2 * i], events_[2 * i + 1]) / static_cast<double>(s.timed.size()));
+    if (replays > 0) busy_.add(events_[0], events_[2 * static_cast<std::size_t>(replays) - 1]);
     return times;
   }
 
@@ -158,7 +154,7 @@ class CudaExecutor final : public Executor {
     const Slot& s = slots_.at(static_cast<std::size_t>(slot));
     const CUgraphExec prefix = captured(
         slot, {s.timed.begin(), s.timed.begin() + std::min<std::ptrdiff_t>(launches, std::ssize(s.timed))}, follow_);
-    const HostSpan span(busy_);
+    const BusyClock::HostSpan span(busy_);
     try {
       begin_block(slot, factors);
       lead(s);
@@ -179,7 +175,7 @@ class CudaExecutor final : public Executor {
 
   void warm_up(int slot, double ms) override {
     const Slot& s = slots_.at(static_cast<std::size_t>(slot));
-    const HostSpan span(busy_);
+    const BusyClock::HostSpan span(busy_);
     const auto begin = Clock::now();
     do {
       check_cuda(cuda_.graph_launch(s.graph, stream_), "warming up");
@@ -189,7 +185,7 @@ class CudaExecutor final : public Executor {
 
   std::pair<double, double> time_eager(int slot, int calls) override {
     const Slot& s = slots_.at(static_cast<std::size_t>(slot));
-    const HostSpan span(busy_);
+    const BusyClock::HostSpan span(busy_);
     poison_outputs();
     check_cuda(cuda_.stream_synchronize(stream_), "poisoning outputs and workspaces");
     auto begin = Clock::now();
@@ -205,7 +201,7 @@ class CudaExecutor final : public Executor {
   }
 
   void fetch(std::byte* result, const std::vector<Range>& ranges) override {
-    const HostSpan span(busy_);
+    const BusyClock::HostSpan span(busy_);
     for (const Range& range : ranges)
       check_cuda(cuda_.memcpy_dtoh_async(result + range.offset, timed_.get() + range.offset, range.bytes, stream_),
                  "copying the timed sets back");
@@ -231,57 +227,11 @@ class CudaExecutor final : public Executor {
     return reading;
   }
 
-  void record_activities(const std::string& library) override { records_ = open_activity_records(library); }
+  void record_activities(const std::string& library) override { busy_.collect_records(library); }
 
-  std::optional<DeviceBusy> take_busy() override { return std::exchange(busy_, {}); }
+  std::optional<DeviceBusy> take_busy() override { return busy_.take(); }
 
  private:
-  /// Work that is waited for before the scope ends, with a stream that hardly runs dry: the host's clock.
-  class HostSpan {
-   public:
-    explicit HostSpan(DeviceBusy& busy) : busy_(busy) {}
-    ~HostSpan() { busy_.us += microseconds_since(begin_); }
-    HostSpan(const HostSpan&) = delete;
-    HostSpan& operator=(const HostSpan&) = delete;
-
-   private:
-    DeviceBusy& busy_;
-    Clock::time_point begin_ = Clock::now();
-  };
-
-  // What is queued up to end_span() is counted. Only for requests that time nothing.
-  void begin_span() {
-    if (records_) try {
-        return records_->begin();
-      } catch (const Error&) {
-        records_.reset();  // events tell as much, but for what lies between two activities
-      }
-    check_cuda(cuda_.event_record(span_[0], stream_), "starting the clock");
-    span_has_begun_ = true;
-  }
-
-  void end_span(const char* waiting_for) {
-    if (span_has_begun_) check_cuda(cuda_.event_record(span_[1], stream_), "stopping the clock");
-    check_cuda(cuda_.stream_synchronize(stream_), waiting_for);
-    if (std::exchange(span_has_begun_, false)) {
-      busy_.us += microseconds_between(span_[0], span_[1]);
-      return;
-    }
-    try {
-      const double us = records_->end();
-      busy_.us += us;
-      busy_.recorded_us += us;
-    } catch (const Error&) {
-      records_.reset();
-    }
-  }
-
-  double microseconds_between(CUevent begin, CUevent end) {
-    float ms = 0;
-    check_cuda(cuda_.event_elapsed_time(&ms, begin, end), "reading the clock");
-    return static_cast<double>(ms) * 1000;
-  }
-
   /// A launch with its addresses, and the maps of its tensors where the entry takes them: encoded once, as a library
   /// that is called again with the same tensors would.
   struct BoundLaunch {
@@ -377,12 +327,8 @@ class CudaExecutor final : public Executor {
     std::vector<unsigned> own(own_.bytes() / sizeof(unsigned));
     check_cuda(cuda_.memcpy_dtoh_async(own.data(), own_.get(), own_.bytes(), stream_), "copying the worker's memory");
     check_cuda(cuda_.stream_synchronize(stream_), "copying the worker's memory");
-    const auto first_factor = kFactors / sizeof(unsigned);
-    const auto end_of_factors = (kFactors + factor_bytes_) / sizeof(unsigned);
-    for (std::size_t i = 0; i < own.size(); ++i)
-      if ((i < first_factor || i >= end_of_factors) && own[i] != CudaKernels::pattern(static_cast<unsigned>(i)))
-        return true;
-    return false;
+    return !CudaKernels::is_pattern(own, 0, kFactors / sizeof(unsigned)) ||
+           !CudaKernels::is_pattern(own, (kFactors + factor_bytes_) / sizeof(unsigned), own.size());
   }
 
   // Fills the L2 with lines of nobody's, so that the replay behind it finds the cache as another operator leaves it. In
@@ -430,10 +376,7 @@ class CudaExecutor final : public Executor {
   std::vector<Range> poisoned_;
   std::vector<ChannelRange> keys_;
   Follow follow_ = Follow::in_stream;
-  DeviceBusy busy_;
-  std::array<CUevent, 2> span_ = {};
-  bool span_has_begun_ = false;
-  std::unique_ptr<ActivityRecords> records_;
+  BusyClock busy_{cuda_};
 };
 
 }  // namespace

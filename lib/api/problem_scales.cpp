@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "api/problem_features.hpp"
+#include "workload/mask.hpp"
 
 namespace heed::api {
 namespace {

@@ -99,7 +99,7 @@ def backward_by_efficient_attention(grad_o, q, k, v, o, lse, bias, causal, scale
     if bias is not None:
         bias = _bias_for_efficient_attention(bias, batch, heads, len_q, len_k)
     lse = torch.nn.functional.pad(lse, (0, -len_q % 32), value=math.inf)
-    # Of half types the kernel reads O as if it lay as (batch, len_q, heads, dim), whatever its strides are: other layouts gave gradients of Q and K that are wrong.
+    # The kernel of half types reads O as (batch, len_q, heads, dim), whatever the strides of O are.
     o = o.transpose(1, 2).contiguous().transpose(1, 2)
     k, v = repeated_heads(k, group), repeated_heads(v, group)
     seed = torch.zeros((), dtype=torch.int64)  # of a dropout that there is not
