@@ -282,8 +282,9 @@ void Offload::promote(const Call& call, const MarkPointer& start) {
   DecodeBytes bytes = bytes_of(call.ids, call.layer);
   if (steps_to_pay(config_.rates, bytes, static_cast<double>(config_.page_bytes())) > kMostStepsToPay) return;
   bool is_any = false;
-  for (const std::int64_t id : call.ids)
-    for (const Pages::Moved& moved : pages_.promote(id, kMostPromoted)) {
+  for (const std::int64_t id : call.ids) {
+    const std::int64_t written = pages_.of(id).keys[0] - call.new_keys;
+    for (const Pages::Moved& moved : pages_.promote(id, kMostPromoted, written)) {
       if (!is_any) lanes_->wait(Lane::in, start);  // whoever had the slot has read it
       is_any = true;
       for (int layer = 0; layer < config_.pages.layers; ++layer) {
@@ -295,6 +296,7 @@ void Offload::promote(const Call& call, const MarkPointer& start) {
         lanes_->copy_in(Lane::in, to.v + moved.device * v, from.v + moved.host * v, static_cast<std::size_t>(v));
       }
     }
+  }
   if (is_any) lanes_->wait(Lane::compute, lanes_->record(Lane::in));
 }
 

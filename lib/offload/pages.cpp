@@ -132,10 +132,10 @@ std::vector<PageRows> Pages::rows_of(std::int64_t id, std::int64_t first, std::i
   return all;
 }
 
-std::vector<Pages::Moved> Pages::promote(std::int64_t id, std::int64_t most) {
+std::vector<Pages::Moved> Pages::promote(std::int64_t id, std::int64_t most, std::int64_t written) {
   (void)of(id);
   Sequence& s = sequences_.at(id);
-  const std::int64_t full = *std::min_element(s.keys.begin(), s.keys.end()) / sizes_.page_size;
+  const std::int64_t full = std::min(written, *std::min_element(s.keys.begin(), s.keys.end())) / sizes_.page_size;
   std::vector<Moved> moved;
   for (auto i = static_cast<std::int64_t>(s.host.size()) - 1; i >= 0; --i) {
     if (static_cast<std::int64_t>(moved.size()) >= most || free_device_.empty()) break;

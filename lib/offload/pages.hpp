@@ -58,13 +58,14 @@ class Pages {
   /// Where keys [first, first + count) of a sequence lie.
   [[nodiscard]] std::vector<PageRows> rows_of(std::int64_t id, std::int64_t first, std::int64_t count) const;
 
-  /// Full pages in host memory alone, in sequences that end on the device, that free slots could hold: the newest
-  /// first. They are on the device from now on; the caller copies them there.
+  /// Full pages in host memory alone that free slots could hold: the newest first. They are on the device from now on;
+  /// the caller copies them there.
+  /// @param written keys that are in host memory already: a page that a call fills has rows that are on their way
   struct Moved {
     std::int32_t host;
     std::int32_t device;
   };
-  [[nodiscard]] std::vector<Moved> promote(std::int64_t id, std::int64_t most);
+  [[nodiscard]] std::vector<Moved> promote(std::int64_t id, std::int64_t most, std::int64_t written);
 
   [[nodiscard]] const PagesSizes& sizes() const { return sizes_; }
   [[nodiscard]] std::int64_t free_host() const { return static_cast<std::int64_t>(free_host_.size()); }

@@ -91,9 +91,12 @@ TEST(OffloadPages, Promotion) {
   const std::int64_t two = pages.add();
   for (const int layer : {0, 1}) pages.append({one}, layer, 35);
   for (const int layer : {0, 1}) pages.append({two}, layer, 16);
-  EXPECT_TRUE(pages.promote(one, 8).empty()) << "no slot is free";
+  EXPECT_TRUE(pages.promote(one, 8, 35).empty()) << "no slot is free";
   pages.remove(two);
-  const auto moved = pages.promote(one, 1);
+  const auto before = pages.promote(one, 1, 31);
+  ASSERT_EQ(before.size(), 1U);
+  EXPECT_EQ(before[0].host, pages.of(one).host[2]) << "a key of page 3 is on the way to host memory";
+  const auto moved = pages.promote(one, 1, 35);
   ASSERT_EQ(moved.size(), 1U);
   EXPECT_EQ(moved[0].host, pages.of(one).host[3]);
   EXPECT_EQ(pages.of(one).device[3], moved[0].device);
