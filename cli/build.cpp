@@ -29,6 +29,7 @@ struct BuildOptions {
   std::string output;
   std::string list;
   std::string into;
+  bool is_dry = false;
 };
 
 /// One line of a list: what is to be built for what.
@@ -127,7 +128,7 @@ std::vector<Order> read_list(const std::string& path) {
 /// All lines of a list at once: builds run side by side, lines that share a binary share a build, and a line that
 /// cannot be had says why instead of ending the others.
 json build_list(const BuildOptions& o, const DeviceFacts& device) {
-  make_folder(o.into, ErrorCode::store);
+  if (!o.is_dry) make_folder(o.into, ErrorCode::store);
   const auto builder = o.machine.builder();
   struct Pending {
     Variant variant;
@@ -148,8 +149,12 @@ json build_list(const BuildOptions& o, const DeviceFacts& device) {
       const Variant variant = admitted(order.variant, order.workload, device);
       id = variant.id();
       add_variant(entry, variant, order.workload, device);
-      if (pending.count(id) == 0)
-        pending[id] = {variant, builder->start(jit::request_for(variant, order.workload, device)), {}, {}, {}};
+      jit::BuildRequest request = jit::request_for(variant, order.workload, device);
+      entry["key"] = builder->key_of(request);
+      if (o.is_dry)
+        id.clear();
+      else if (pending.count(id) == 0)
+        pending[id] = {variant, builder->start(std::move(request)), {}, {}, {}};
     } catch (const Error& error) {
       if (error.code() != ErrorCode::unsupported) throw;
       entry["refused"] = error.what();
@@ -211,19 +216,21 @@ DeviceFacts device_for(const BuildOptions& o) {
 
 void build(const BuildOptions& o) {
   const bool one = !o.variant.empty() && !o.output.empty() && o.list.empty() && o.into.empty();
-  const bool many = o.variant.empty() && o.output.empty() && !o.list.empty() && !o.into.empty();
+  const bool many = o.variant.empty() && o.output.empty() && !o.list.empty() && o.into.empty() == o.is_dry;
   if (!one && !many)
-    throw Error(ErrorCode::usage, "give a variant with --shape and -o FILE, or --list FILE with --into FOLDER");
+    throw Error(ErrorCode::usage,
+                "give a variant with --shape and -o FILE, or --list FILE with --into FOLDER or --dry-run");
   const DeviceFacts device = device_for(o);
   const json result = one ? build_one(o, device) : build_list(o, device);
   if (o.machine.json) return print(json_text(result, 1) + "\n");
   if (one)
     return print(fmt::format("{} for {} in {}\n", result["variant"].get<std::string>(), device.arch,
                              result["file"].get<std::string>()));
-  for (const json& entry : result["builds"])
-    print(entry.contains("refused")
-              ? fmt::format("{}  -  {}\n", entry["workload"].get<std::string>(), entry["refused"].get<std::string>())
-              : fmt::format("{}  {}\n", entry["workload"].get<std::string>(), entry["file"].get<std::string>()));
+  for (const json& entry : result["builds"]) {
+    const char* const what = entry.contains("refused") ? "refused" : o.is_dry ? "key" : "file";
+    print(fmt::format("{}  {}{}\n", entry["workload"].get<std::string>(), entry.contains("refused") ? "-  " : "",
+                      entry[what].get<std::string>()));
+  }
 }
 
 }  // namespace
@@ -242,6 +249,10 @@ void add_build(CLI::App& app, int& exit_code) {
   command->add_option("-o,--output", o->output, "The binary: a cubin for a GPU, a shared object for a CPU");
   command->add_option("--list", o->list, "A file with a workload and a variant a line, as tuned/variants.txt");
   command->add_option("--into", o->into, "Folder for the binaries of --list");
+  command->add_flag(
+      "--dry-run", o->is_dry,
+      "With --list: build nothing, print for each line a digest of the sources, options and compiler that "
+      "decide the binary");
   command->footer(
       "Examples:\n"
       "  heed build auto --shape b1h8l512d64 -o v.cubin --json\n"

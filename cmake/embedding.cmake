@@ -10,5 +10,5 @@ function(heed_embed target namespace function)
     DEPENDS ${paths} ${CMAKE_SOURCE_DIR}/cmake/embed.cmake
     VERBATIM)
   target_sources(${target} PRIVATE ${output})
-  set_source_files_properties(${output} PROPERTIES SKIP_PRECOMPILE_HEADERS ON)
+  set_source_files_properties(${output} PROPERTIES SKIP_PRECOMPILE_HEADERS ON SKIP_UNITY_BUILD_INCLUSION ON)
 endfunction()

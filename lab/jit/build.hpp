@@ -71,6 +71,11 @@ class Builder {
   std::future<BuildOutcome> start(BuildRequest request, bool fresh = false);
   BuildOutcome build(BuildRequest request, bool fresh = false) { return start(std::move(request), fresh).get(); }
 
+  /// Digest of all that decides the binary: equal ones are one binary. Nothing is built. @throws Error(no_compiler)
+  [[nodiscard]] std::string key_of(const BuildRequest& request) {
+    return Cache::key_of(request, toolchain(request.device));
+  }
+
   /// Sees to it that the binary of an artifact is there: builds it again where the cache has lost it since.
   /// @throws Error(cache) when that gives another binary, which nobody has verified
   void keep(const Artifact& artifact, const BuildRequest& request);

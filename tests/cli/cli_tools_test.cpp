@@ -130,13 +130,22 @@ TEST_F(Cli, BuildOfAListSaysWhatItCannotHave) {
   EXPECT_THAT(builds[2]["refused"].get<std::string>(), ::testing::HasSubstr("it runs on NVIDIA GPUs"));
   EXPECT_FALSE(builds[2].contains("file"));
   EXPECT_THAT(heed_command(arguments).out, ::testing::HasSubstr("b1h1l8d16:fp16  -  "));
+  const Printed dry =
+      heed_command("build --device cpu --list " + folder_.file("list") + " --dry-run --json " + cache());
+  ASSERT_EQ(dry.code, 0) << dry.err;
+  const auto known = nlohmann::json::parse(dry.out)["builds"];
+  EXPECT_EQ(known[0]["key"], builds[0]["key"]);
+  EXPECT_EQ(known[0]["key"], known[1]["key"]) << "the same binary";
+  EXPECT_FALSE(known[0].contains("file"));
+  EXPECT_EQ(known[2]["refused"], builds[2]["refused"]);
 
   write_file_atomically(folder_.file("list"), "b1h1l8d16\n", ErrorCode::internal);
   expect_refusal(arguments, 2, "list:1: a line is a workload and a variant");
   write_file_atomically(folder_.file("list"), "banana auto\n", ErrorCode::internal);
   expect_refusal(arguments, 2, "unknown dimension");
   expect_refusal("build --list none --into " + folder_.file("into"), 1, "none");
-  expect_refusal("build --list none", 2, "--list FILE with --into FOLDER");
+  expect_refusal("build --list none", 2, "--list FILE with --into FOLDER or --dry-run");
+  expect_refusal("build --list none --dry-run --into " + folder_.file("into"), 2, "--into FOLDER or --dry-run");
 }
 
 TEST_F(Cli, VerifyFailsWhenAVariantFails) {

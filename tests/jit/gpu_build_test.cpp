@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdlib>
 
 #include "base/random.hpp"
 #include "device/device.hpp"
@@ -119,15 +120,18 @@ TEST_P(GpuBuilds, DecodeDefaultsWithFeaturesHaveNoSpills) {
   }
 }
 
+// 6 of each family, or as many as HEED_RANDOM_BUILDS says: one takes 2 s of processor time.
 TEST(GpuBuilds, RandomLegalConfigsBuild) {
   if (!has_nvrtc()) HEED_LACKS("nvrtc", "libnvrtc cannot be loaded");
   const DeviceFacts device = gpu_limits("sm_90a");
   Builder builder(options_in(testing_support::shared_cache()));
+  const char* const asked = std::getenv("HEED_RANDOM_BUILDS");
+  const std::size_t count = asked == nullptr ? 6 : std::strtoul(asked, nullptr, 10);
   for (const Family* family : families()) {
     if (family->device() != DeviceKind::cuda) continue;
     Random random(2024);  // the same configs whichever families there are
     std::vector<std::pair<std::string, std::future<BuildOutcome>>> builds;
-    while (builds.size() < 20) {
+    while (builds.size() < count) {
       // At most 512 rows a key head: every family takes it.
       Workload workload =
           parse_workload(family->name() == "fwd_sm90_fp8" ? "b1h8l512d64:quantised=qkv/e4m3/head" : "b1h8l512d64");

@@ -1,4 +1,4 @@
-"""The ledger: every program compiles to the machine code recorded in tests/ledger/ledger.json, and scripts/ledger says what moved."""
+"""The ledger: programs compile to the machine code recorded in tests/ledger/ledger.json, and scripts/ledger says what moved."""
 
 import importlib.machinery
 import importlib.util
@@ -50,7 +50,7 @@ class NeedsNvrtc(unittest.TestCase):
 
 
 class Recorded(NeedsNvrtc):
-    def test_every_row_compiles_to_the_recorded_code(self):
+    def test_rows_compile_to_the_recorded_code(self):
         done = call("check", "--json")
         self.skip_without_nvrtc(done)
         moved = [f"{row['arch']} {row['workload']} {row['variant']}: {row['how']}" for row in json.loads(done.stdout or "{}").get("moved", [])]
@@ -103,16 +103,31 @@ class BrokenOnPurpose(NeedsNvrtc):
         first, second = json.loads(json.dumps(self.content["rows"]))
         second.pop("reason", None)
         self.content["rows"][1]["code"] = "0" * 32
-        done, said = self.call("check")
+        done, said = self.call("check", "--all")
         self.assertEqual((done.returncode, said["equal"]), (1, 1), done.stderr)
         self.assertEqual([(row["variant"], row["class"]) for row in said["moved"]], [(second["variant"], "operands")])
         done, _ = self.call("update", "--reason", "broken on purpose")
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertEqual(json.loads(self.file.read_text())["rows"], [first, {**second, "reason": "broken on purpose"}])
 
+    def test_rows_of_the_recorded_sources_are_compiled_only_where_they_are_sampled(self):
+        for row, other in zip(self.content["rows"], "ab"):
+            row["code"] = other * 32
+        real = [row["key"] for row in self.content["rows"]]
+        sampled = [ledger.is_sampled(key) for key in real]
+        self.assertEqual(self.call("check")[1]["equal"], sampled.count(False), "as the keys say")
+        self.content["rows"][1]["key"] = "0" * 32
+        self.assertEqual(self.call("check")[1]["equal"], int(not sampled[0]), "sources that are not those recorded are compiled")
+        del self.content["rows"][1]["key"]
+        self.assertEqual(self.call("check")[1]["equal"], int(not sampled[0]), "so are those of which nothing is recorded")
+
+    def test_an_eighth_is_sampled(self):
+        sampled = sum(ledger.is_sampled(row["key"]) for row in ledger.read_ledger(LEDGER)["rows"])
+        self.assertTrue(4 <= sampled <= 30, sampled)
+
     def test_equal_rows_take_todays_label_of_their_config_and_no_reason(self):
         rows = json.loads(json.dumps(self.content["rows"]))
-        self.content["rows"][0]["config"] = "00000000"
+        self.content["rows"][0].update(config="00000000", key="0" * 32)
         self.assertEqual(self.call("check")[1]["equal"], 2)
         self.assertEqual(self.call("update", "--reason", "a knob was renamed")[0].returncode, 0)
         self.assertEqual(json.loads(self.file.read_text())["rows"], rows)
