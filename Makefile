@@ -1,6 +1,6 @@
 # Two commands do everything on a fresh machine:
 #   make evolve   set up, build, evolve the mission workload on the GPU if there is one, else on the CPU
-#   make test     set up, build, run every test that this machine can run; TIER=fast those that measure nothing
+#   make test     set up, build, run every test that this machine can run; TIER=fast units and kernels on the emulator alone
 #
 # PRESET chooses a preset of CMakePresets.json; JOBS the number of parallel builds and tests.
 
