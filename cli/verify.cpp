@@ -17,6 +17,7 @@
 #include "record/json.hpp"
 #include "trial/laboratory.hpp"
 #include "verify/random_workload.hpp"
+#include "workload/features.hpp"
 
 namespace heed::cli {
 namespace {
@@ -27,6 +28,7 @@ struct VerifyOptions {
   StoreOptions store;
   std::vector<std::string> variants;
   std::string cases;
+  std::vector<std::string> spare;
   int random_configs = 0;
   int random_workloads = 0;
   std::uint64_t seed = 0;
@@ -53,6 +55,24 @@ std::vector<Variant> random_variants(const Family& family, const Workload& workl
     if (!variant.is_illegal(workload, device)) variants.push_back(std::move(variant));
   }
   return variants;
+}
+
+// The workload that a program is built for, with the features to spare that are asked for and the family has.
+Workload built_for(const Workload& workload, const Family& family, const std::vector<std::string>& spare) {
+  Features added;
+  for (const std::string& asked : spare) {
+    const auto* const one = std::find_if(std::begin(kFeatureNames), std::end(kFeatureNames),
+                                         [&](const FeatureName& f) { return f.name == asked; });
+    if (one == std::end(kFeatureNames) && asked != "all") {
+      std::vector<std::string> names = {"all"};
+      for (const FeatureName& f : kFeatureNames) names.emplace_back(f.name);
+      throw Error(ErrorCode::usage,
+                  fmt::format("--spare-features has no \"{}\"; it takes some of {}", asked, join(names, ", ")), asked);
+    }
+    for (const FeatureName& f : kFeatureNames)
+      if (asked == "all" || f.name == asked) added.*f.member = added.*f.member || family.features().*f.member;
+  }
+  return with_features(workload, added);
 }
 
 // The check whose errors come nearest to what is allowed.
@@ -141,6 +161,7 @@ int run_sanitized(const VerifyOptions& o) {
     add("--cache", o.machine.cache);
     add("--db", o.store.path);
     if (o.seed != 0) add("--seed", std::to_string(o.seed));
+    add("--spare-features", join(o.spare, ","));
     nlohmann::json tools = nlohmann::json::array();
     for (const Sanitized& one : sanitize(arguments, o.sanitize_limit_s)) {
       if (!one.passed) ++failures;
@@ -205,7 +226,7 @@ int run(const VerifyOptions& o) {
         remark(o.machine.json, fmt::format("-        {:<58} {}: {}", to_string(workload), family.name(), *reason));
         continue;
       }
-      std::vector<Variant> variants = {parse_variant(name, workload, device)};
+      std::vector<Variant> variants = {parse_variant(name, built_for(workload, family, o.spare), device)};
       if (trial != trials.end()) variants.front().overlay = variant_of(trial->second, device).overlay;
       for (Variant& variant : random_variants(family, workload, device, o.random_configs, substream(seed, jobs.size())))
         variants.push_back(std::move(variant));
@@ -298,6 +319,11 @@ void add_verify(CLI::App& app, int& exit_code) {
       ->check(CLI::NonNegativeNumber);
   command->add_option("--random-workloads", o->random_workloads, "This many workloads drawn at random")
       ->check(CLI::NonNegativeNumber);
+  command
+      ->add_option("--spare-features", o->spare,
+                   "Build programs with these features too, of which the launches make no use, as libheed runs them: "
+                   "all, or some of softcap, bias, alibi, sinks, lengths, pages, blocks, prefix, dropout, relative")
+      ->delimiter(',');
   command->add_option("--seed", o->seed, "Seed of the inputs, random configs and random workloads [fresh]");
   command->add_flag(
       "--sanitize", o->sanitize,
@@ -313,6 +339,7 @@ void add_verify(CLI::App& app, int& exit_code) {
       "  heed verify fwd_cpu:block_n=32,threads=1 --shape b1h8l100d80:fp32\n"
       "  heed verify --cases tests/cases/forward.txt --random-configs 3\n"
       "  heed verify fwd_sm90_split --random-workloads 1000 --seed 7\n"
+      "  heed verify fwd_sm90_decode --shape b1h8l1k512d64 --spare-features all\n"
       "  heed verify t17 --sanitize");
   command->callback([o, &exit_code] { exit_code = run(*o); });
 }

@@ -88,8 +88,7 @@ Programs::Programs(std::shared_ptr<const ProgramFile> file, const DeviceFacts& d
   }
 }
 
-// On an H200 a program of this family that was built with all its features did not end where a call had none of them
-// (docs/limits.md).
+// Of programs of this family with features to spare no launch has been seen to end on a GPU (docs/limits.md).
 constexpr std::string_view kOnlyWhole = "fwd_sm90_decode";
 
 std::pair<const Programs::Entry*, int> Programs::nearest(const Family& family, const Wanted& wanted) const {

@@ -156,6 +156,12 @@ TEST_F(Cli, VerifyFailsWhenAVariantFails) {
   EXPECT_EQ(heed_command("verify auto --shape b1h1l64d16:fp32 --device cpu " + cache()).code, 0);
   expect_refusal("verify auto --shape b1h1l64d513:fp32 --device cpu " + cache(), 1,
                  "fwd_cpu: head dim 513 is not supported");
+  const Printed spare = heed_command(
+      "verify fwd_cpu --shape b1h1l64d16:fp32 --device cpu --spare-features softcap,pages --json " + cache());
+  EXPECT_EQ(spare.code, 0) << spare.err;
+  EXPECT_THAT(spare.out, ::testing::HasSubstr("softcap_pages"));
+  expect_refusal("verify fwd_cpu --shape b1h1l64d16:fp32 --device cpu --spare-features banana " + cache(), 2,
+                 "--spare-features has no \"banana\"");
 }
 
 TEST_F(Cli, ProfileDiagnosesWithoutCounters) {

@@ -3,6 +3,7 @@
 #include "device/device.hpp"
 #include "testing.hpp"
 #include "variant/family.hpp"
+#include "workload/features.hpp"
 
 namespace heed {
 namespace {
@@ -105,6 +106,35 @@ TEST(Sm90DecodeFeatures, BoxesLieInPages) {
     EXPECT_EQ(plan.tensor_maps->k_rows, rows) << page;
     EXPECT_EQ(plan.tensor_maps->v_rows, rows) << page;
   }
+}
+
+// A program that could read pages waits for whole tiles where it has none: boxes of a page would leave it waiting for
+// ever.
+TEST(SpareFeatures, BoxesAreThoseOfTheLaunch) {
+  const DeviceFacts device = gpu("sm_90a");
+  for (const char* name : {"fwd_sm90_decode", "fwd_sm90_persistent"})
+    for (const char* shape : {"b1h1l1d64:bf16", "b8h32hkv4l1k8192d128", "b8h32l1024d64", "b8h32l1024d128",
+                              "b1h1l1d64:bf16:page=16", "b8h32l1024d64:page=128"}) {
+      const Family& family = find_family(name);
+      const Workload own = parse_workload(shape);
+      if (family.refuses(own, device)) continue;
+      const Workload all = with_features(own, family.features());
+      const Variant variant = make_variant(family, family.default_config(all, device), all);
+      const LaunchPlan plan = variant.plan(own, device);
+      const LaunchPlan exact = family.plan(variant.config, own, device);
+      ASSERT_TRUE(plan.tensor_maps && exact.tensor_maps);
+      EXPECT_EQ(plan.tensor_maps->k_rows, exact.tensor_maps->k_rows) << name << " " << shape;
+      EXPECT_EQ(plan.tensor_maps->v_rows, exact.tensor_maps->v_rows) << name << " " << shape;
+      if (own.page_size == 0) {
+        const LaunchPlan paged = family.plan(variant.config, all, device);
+        EXPECT_GE(plan.tensor_maps->k_rows, paged.tensor_maps->k_rows) << name << " " << shape;
+      }
+    }
+  const Family& decode = find_family("fwd_sm90_decode");
+  const Workload all = with_features(parse_workload("b1h1l1d64:bf16"), decode.features());
+  const Variant variant = parse_variant("fwd_sm90_decode:group_split=columns,block_n=128,stages=4", all, device);
+  EXPECT_EQ(variant.plan(all, device).tensor_maps->k_rows, 64) << "a page";
+  EXPECT_EQ(variant.plan(parse_workload("b1h1l1d64:bf16"), device).tensor_maps->k_rows, 128) << "a tile";
 }
 
 TEST(Sm90DecodeFeatures, DefaultsFitTheRegisters) {
