@@ -159,7 +159,8 @@ struct RowEnd {
 /// @param sees whether the mask, and the list of blocks where there is one, leave the row a key
 template <Features kFeatures, Exp2 kExp2, typename Params>
 inline RowEnd end_of_row(const Params& p, long long head, bool sees, float maximum, float sum) {
-  if constexpr (kFeatures.bias) sees = sees && !(sum == 0);
+  // Where a bias may hide all keys; without one such a sum is of scores below fp32, which must show.
+  if constexpr (kFeatures.bias) sees = sees && (p.bias == nullptr || !(sum == 0));
   float scale = 1;
   if constexpr (kFeatures.dropout) scale = dropout_scale(p);
   if constexpr (kFeatures.sinks)
