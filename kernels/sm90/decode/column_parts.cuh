@@ -11,6 +11,7 @@
 #include "kernels/ptx/mma.cuh"
 #include "kernels/sm90/decode/block.cuh"
 #include "kernels/sm90/decode/partial.cuh"
+#include "kernels/sm90/decode/quantised.cuh"
 
 namespace heed::sm90_decode {
 
@@ -18,7 +19,7 @@ template <const Config& kConfig, const Problem& kProblem>
 struct ColumnParts : Block<kConfig, kProblem> {
   using Base = Block<kConfig, kProblem>;
   using Base::block, Base::group, Base::lane, Base::params, Base::params_of, Base::place_of, Base::shared,
-      Base::shared_base, Base::words, Base::kDim, Base::kGroups, Base::kHeadDim, Base::kPlan;
+      Base::shared_base, Base::words, Base::kDim, Base::kGroups, Base::kHeadDim, Base::kPlan, Base::kQuantised;
   using typename Base::KnownJob, typename Base::Segment;
 
   static constexpr int kRows = row_groups(kConfig);                 // groups of eight rows
@@ -30,7 +31,7 @@ struct ColumnParts : Block<kConfig, kProblem> {
   static constexpr unsigned kAll = 0xffffffffU;
 
   /// What a warp holds of a segment: of eight rows a group, lane T has rows 2 (T % 4) and the next, of columns T / 4
-  /// and T / 4 + 8 of each fragment.
+  /// and T / 4 + 8 of each fragment; of V in 8 bits columns 2 (T / 4) and the next.
   struct Result {
     float out[kRows][kColumns][4];
     float sum[kRows][4];  ///< the first two count
@@ -52,7 +53,8 @@ struct ColumnParts : Block<kConfig, kProblem> {
     int rows;                    ///< real ones
     unsigned* mine;              ///< this lane's words, of this block's part
     unsigned* others;            ///< of the second block's
-    unsigned short* out[kRows];  ///< two columns of a row
+    unsigned short* out[kRows];  ///< two columns of a row, where V has 8 bits four
+    float value_factors[kQuantised ? kColumns : 1][2];  ///< of the lane's columns of a Result
   };
 
   __device__ __forceinline__ Finish finish_of(const KnownJob& job, const Segment& segment) const {
@@ -70,9 +72,11 @@ struct ColumnParts : Block<kConfig, kProblem> {
       const PackedRow from = packed_row(job.first + (row < job.rows ? row : 0), p.group_size);
       const int head = job.kv_head * p.group_size + from.head;
       finish.out[n] = static_cast<unsigned short*>(p.o) + job.batch * p.o_strides.batch + head * p.o_strides.head +
-                      from.query * p.o_strides.row + 16 * group * kColumns + 2 * (lane % 4);
+                      from.query * p.o_strides.row + 16 * group * kColumns + (kQuantised ? 4 : 2) * (lane % 4);
       ptx::settle(finish.out[n]);
     }
+    if constexpr (kQuantised)
+      load_value_factors<kHeadDim>(finish.value_factors, p, job.batch, job.kv_head, 16 * group * kColumns, lane);
     ptx::settle(finish.mine);
     ptx::settle(finish.others);
     return finish;
@@ -337,6 +341,14 @@ struct ColumnParts : Block<kConfig, kProblem> {
 #pragma unroll
       for (int r = 0; r < 2; ++r) inverse[r] = result.sum[n][r] == 0.0F ? 0.0F : ptx::rcp_approx_ftz(result.sum[n][r]);
       const bool is_real = 8 * n + lane / 4 < finish.rows;
+      if constexpr (kQuantised) {
+#pragma unroll
+        for (int i = 0; i < kColumns; ++i)
+          if (16 * (group * kColumns + i) < kHeadDim)
+            store_columns<kProblem.element>(finish.out[n] + 16 * i, result.out[n][i], inverse, finish.value_factors[i],
+                                            is_real);
+        continue;
+      }
 #pragma unroll
       for (int i = 0; i < kColumns; ++i)
 #pragma unroll
