@@ -88,6 +88,7 @@ struct ColumnParts : Block<kConfig, kProblem> {
   __device__ __forceinline__ bool has_row(int n, int rows) const { return 8 * n + 2 * (lane % 4) < rows; }
 
   __device__ __forceinline__ void end_segment(Result& result, const Finish& finish, const KnownJob& job) const {
+    if constexpr (kQuantised) scale_values(result, finish);
     if (finish.parts > 1) {
       ptx::mbarrier_wait(counted(finish.slot), 0);
       const bool merges = ptx::warp_uniform(is_last(finish.slot)) != 0;
@@ -110,6 +111,16 @@ struct ColumnParts : Block<kConfig, kProblem> {
     if constexpr (kProblem.features.sinks) add_sinks(result, job);
     store(result, finish);
     if (params.lse != nullptr && group == 0 && lane < 4) store_lse(result, job);
+  }
+
+  /// V's factors. Before parts meet: registers are fewest while they do.
+  __device__ __forceinline__ void scale_values(Result& result, const Finish& finish) const {
+#pragma unroll
+    for (int n = 0; n < kRows; ++n)
+#pragma unroll
+      for (int i = 0; i < kColumns; ++i)
+#pragma unroll
+        for (int e = 0; e < 4; ++e) result.out[n][i][e] *= finish.value_factors[i][e / 2];
   }
 
   /// Where this lane's words begin, in a place.
@@ -341,23 +352,21 @@ struct ColumnParts : Block<kConfig, kProblem> {
 #pragma unroll
       for (int r = 0; r < 2; ++r) inverse[r] = result.sum[n][r] == 0.0F ? 0.0F : ptx::rcp_approx_ftz(result.sum[n][r]);
       const bool is_real = 8 * n + lane / 4 < finish.rows;
-      if constexpr (kQuantised) {
 #pragma unroll
-        for (int i = 0; i < kColumns; ++i)
+      for (int i = 0; i < kColumns; ++i) {
+        if constexpr (kQuantised) {
           if (16 * (group * kColumns + i) < kHeadDim)
-            store_columns<kProblem.element>(finish.out[n] + 16 * i, result.out[n][i], inverse, finish.value_factors[i],
-                                            is_real);
-        continue;
-      }
+            store_columns<kProblem.element>(finish.out[n] + 16 * i, result.out[n][i], inverse, is_real);
+        } else {
 #pragma unroll
-      for (int i = 0; i < kColumns; ++i)
-#pragma unroll
-        for (int h = 0; h < 2; ++h) {
-          const unsigned pair = ptx::movmatrix_trans(ptx::cvt_rn_x2<kProblem.element>(
-              result.out[n][i][2 * h] * inverse[0], result.out[n][i][2 * h + 1] * inverse[1]));
-          const bool is_column = kHeadDim == kDim || 16 * (group * kColumns + i) + 8 * h < kHeadDim;
-          if (is_real && is_column) ptx::st_global(finish.out[n] + 16 * i + 8 * h, pair);
+          for (int h = 0; h < 2; ++h) {
+            const unsigned pair = ptx::movmatrix_trans(ptx::cvt_rn_x2<kProblem.element>(
+                result.out[n][i][2 * h] * inverse[0], result.out[n][i][2 * h + 1] * inverse[1]));
+            const bool is_column = kHeadDim == kDim || 16 * (group * kColumns + i) + 8 * h < kHeadDim;
+            if (is_real && is_column) ptx::st_global(finish.out[n] + 16 * i + 8 * h, pair);
+          }
         }
+      }
     }
   }
 

@@ -108,12 +108,11 @@ __device__ __forceinline__ void load_value_factors(float (&to)[kColumns][2], con
 /// @param to the lane's four columns
 template <Element kElement>
 __device__ __forceinline__ void store_columns(unsigned short* to, const float (&out)[4], const float (&inverse)[2],
-                                              const float (&factors)[2], bool is_stored) {
+                                              bool is_stored) {
   unsigned columns[2];
 #pragma unroll
   for (int h = 0; h < 2; ++h)
-    columns[h] = ptx::movmatrix_trans(
-        ptx::cvt_rn_x2<kElement>(out[2 * h] * inverse[0] * factors[h], out[2 * h + 1] * inverse[1] * factors[h]));
+    columns[h] = ptx::movmatrix_trans(ptx::cvt_rn_x2<kElement>(out[2 * h] * inverse[0], out[2 * h + 1] * inverse[1]));
   if (!is_stored) return;
   ptx::st_global(to, ptx::prmt(columns[0], columns[1], 0x5410U));
   ptx::st_global(to + 2, ptx::prmt(columns[0], columns[1], 0x7632U));

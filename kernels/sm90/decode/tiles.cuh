@@ -221,17 +221,17 @@ struct ByTiles : TileParts<kConfig, kProblem> {
     attention::clear(scores[0]);
     if constexpr (kQuantised) {
       multiply_quantised_keys(scores, query, keys);
-      return;
+    } else {
+#pragma unroll
+      for (int k = 0; k < kDim / 16; ++k)
+#pragma unroll
+        for (int n = 0; n < kKeyTiles; n += 2) {
+          unsigned b[4];
+          ptx::ldmatrix_x4(b, block_address(keys, 8 * n, 2 * k, tile::ldmatrix_k_address(lane)));
+          ptx::mma_m16n8k16<kOperand>(scores[0][n], query[k], b[0], b[1]);
+          ptx::mma_m16n8k16<kOperand>(scores[0][n + 1], query[k], b[2], b[3]);
+        }
     }
-#pragma unroll
-    for (int k = 0; k < kDim / 16; ++k)
-#pragma unroll
-      for (int n = 0; n < kKeyTiles; n += 2) {
-        unsigned b[4];
-        ptx::ldmatrix_x4(b, block_address(keys, 8 * n, 2 * k, tile::ldmatrix_k_address(lane)));
-        ptx::mma_m16n8k16<kProblem.element>(scores[0][n], query[k], b[0], b[1]);
-        ptx::mma_m16n8k16<kProblem.element>(scores[0][n + 1], query[k], b[2], b[3]);
-      }
   }
 
   __device__ __forceinline__ void multiply_quantised_keys(float (&scores)[1][kKeyTiles][4],
@@ -289,18 +289,18 @@ struct ByTiles : TileParts<kConfig, kProblem> {
       attention::round_to_operand<kOperand>(p, scores[0][2 * k], scores[0][2 * k + 1]);
       if constexpr (kQuantised) {
         multiply_quantised_values(out, p, values, k, mask_of);
-        continue;
-      }
+      } else {
 #pragma unroll
-      for (int n = 0; n < kOutTiles; n += 2) {
-        unsigned b[4];
-        ptx::ldmatrix_x4_trans(b, block_address(values, 16 * k, n, tile::ldmatrix_v_address(lane)));
-        if constexpr (kEntries) {
+        for (int n = 0; n < kOutTiles; n += 2) {
+          unsigned b[4];
+          ptx::ldmatrix_x4_trans(b, block_address(values, 16 * k, n, tile::ldmatrix_v_address(lane)));
+          if constexpr (kEntries) {
 #pragma unroll
-          for (int i = 0; i < 4; ++i) b[i] &= mask_of(16 * k + 8 * (i % 2));
+            for (int i = 0; i < 4; ++i) b[i] &= mask_of(16 * k + 8 * (i % 2));
+          }
+          ptx::mma_m16n8k16<kOperand>(out[0][n], p, b[0], b[1]);
+          ptx::mma_m16n8k16<kOperand>(out[0][n + 1], p, b[2], b[3]);
         }
-        ptx::mma_m16n8k16<kProblem.element>(out[0][n], p, b[0], b[1]);
-        ptx::mma_m16n8k16<kProblem.element>(out[0][n + 1], p, b[2], b[3]);
       }
     }
   }
