@@ -3,7 +3,8 @@
 ///
 /// Instructions for four elements, of their own type and as even and odd ones:
 ///
-///     e4m3   2 conversions                                        3, with a permutation
+///     e4m3   2 conversions, from sm_89 on                         3, with a permutation
+///            14 without: exponents moved in place, times 2^8      14
 ///     e5m2   2 permutations: a byte is the upper half of fp16     2
 ///     int8   5: the byte plus 128 is the fraction of 1024..1279   5
 ///
@@ -13,6 +14,7 @@
 
 #include "kernels/contract.hpp"
 #include "kernels/ptx/bytes.cuh"
+#include "kernels/ptx/half.cuh"
 #include "kernels/ptx/math.cuh"
 
 namespace heed::tile {
@@ -36,12 +38,31 @@ __device__ __forceinline__ unsigned fp16_of_shifted(unsigned shifted, unsigned b
   return ptx::add_rn_f16x2(ptx::prmt(shifted, kExponents, bytes), kMinus1152);
 }
 
+/// e4m3 in the upper halves of fp16 as fp16. Its exponents are 8 too small there, subnormal numbers too. NaN, all ones
+/// below the sign, is the one whose addition carries into the highest exponent bit.
+__device__ __forceinline__ unsigned fp16_of_e4m3(unsigned above) {
+  constexpr unsigned kTimes256 = 0x5c005c00U;
+  const unsigned magnitude = (above >> 1) & 0x3f803f80U;
+  const unsigned is_nan = (magnitude + 0x00800080U) & 0x40004000U;
+  return ptx::mul_rn_f16x2((above & 0x80008000U) | magnitude | is_nan, kTimes256);
+}
+
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 890
+inline constexpr bool kConvertsE4m3 = false;
+#else
+inline constexpr bool kConvertsE4m3 = true;
+#endif
+
 }  // namespace detail
 
 /// Elements 0 and 1 of a register, and 2 and 3.
-template <Element kElement>
+/// @tparam kConverts e4m3 by the conversion of sm_89
+template <Element kElement, bool kConverts = detail::kConvertsE4m3>
 __device__ __forceinline__ void widen(unsigned& first, unsigned& second, unsigned bytes) {
-  if constexpr (kElement == Element::e4m3) {
+  if constexpr (kElement == Element::e4m3 && !kConverts) {
+    first = detail::fp16_of_e4m3(ptx::prmt(bytes, 0U, detail::kNeighboursAbove.first));
+    second = detail::fp16_of_e4m3(ptx::prmt(bytes, 0U, detail::kNeighboursAbove.second));
+  } else if constexpr (kElement == Element::e4m3) {
     first = ptx::cvt_rn_f16x2_e4m3x2_low(bytes);
     second = ptx::cvt_rn_f16x2_e4m3x2_high(bytes);
   } else if constexpr (kElement == Element::e5m2) {
@@ -56,10 +77,10 @@ __device__ __forceinline__ void widen(unsigned& first, unsigned& second, unsigne
 }
 
 /// Elements 0 and 2 of a register, and 1 and 3.
-template <Element kElement>
+template <Element kElement, bool kConverts = detail::kConvertsE4m3>
 __device__ __forceinline__ void widen_alternate(unsigned& even, unsigned& odd, unsigned bytes) {
   if constexpr (kElement == Element::e4m3) {
-    widen<kElement>(even, odd, ptx::prmt(bytes, 0U, 0x3120U));
+    widen<kElement, kConverts>(even, odd, ptx::prmt(bytes, 0U, 0x3120U));
   } else if constexpr (kElement == Element::e5m2) {
     even = ptx::prmt(bytes, 0U, detail::kAlternateAbove.first);
     odd = ptx::prmt(bytes, 0U, detail::kAlternateAbove.second);

@@ -373,9 +373,8 @@ HEED_HOST_DEVICE constexpr int registers_needed(const Config& c, const Problem& 
   if (f.bias && (f.alibi || f.lengths || f.pages)) beside += by_columns(c) ? 4 * row_groups(c) : 5 + c.block_n / 4;
   // Of head dims beyond 128 two groups of rows spilled up to 100 bytes beside an entry's own numbers, 8 beside biases.
   if (dim > 128 && c.block_m > 8 && (f.bias || f.lengths || f.pages)) beside += 16;
-  if (key_bytes(problem) == 1)  // factors of K, by columns of two tiles, and there those of rows and of V
-    beside += by_columns(c) ? c.block_n / (4 * c.kv_groups) + 2 * row_groups(c) + 2 * column_fragments(c, dim)
-                            : c.block_n / 4;
+  // Factors of keys, rows and columns of V beside a head dim of 256 spilled 32 bytes of two groups of rows.
+  if (key_bytes(problem) == 1 && dim > 128 && c.block_m > 8) beside += 16;
   if (by_columns(c)) {
     const int fragments = column_fragments(c, dim);
     const int a_row_group = dim / 8 + 4 * fragments + 4 + c.block_n / c.kv_groups / 4 + c.block_n / 8;
