@@ -141,8 +141,6 @@ class Sm80DecodeFamily final : public Family {
         return fmt::format("block_m {} is no multiple of warp_rows {}", c.block_m, c.warp_rows);
       case sm80_decode::Illegal::kv_groups:
         return fmt::format("{} groups of several warps exceed the 15 named barriers", c.kv_groups);
-      case sm80_decode::Illegal::queries:
-        return "Q beside K and V in 8 bits becomes fp16 in registers: write q_in_registers=on";
       case sm80_decode::Illegal::copies:
         return fmt::format("{} threads of a group cannot share the {} chunks of 16 bytes of a tile evenly",
                            sm80_decode::threads_per_group(c), c.block_n * problem.head_dim / 16);

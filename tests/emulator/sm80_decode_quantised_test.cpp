@@ -95,6 +95,21 @@ TEST(EmulatedSm80DecodeQuantised, HeadDim256) {
   run_cache<kConfig, cache_problem(Element::bf16, kE4m3, kE4m3, 256)>({.by_v = By::channel}, 60);
 }
 
+TEST(EmulatedSm80DecodeQuantised, QueriesInSharedMemory) {
+  constexpr Config kPadded{.block_n = 32, .kv_groups = 2, .stages = 2, .q_in_registers = false};
+  constexpr Config kTwoOfTwo{.block_m = 64,
+                             .block_n = 32,
+                             .warp_rows = 32,
+                             .kv_groups = 2,
+                             .stages = 2,
+                             .min_blocks = 1,
+                             .smem_layout = SharedLayout::swizzled,
+                             .q_in_registers = false};
+  run_cache<kPadded, cache_problem(Element::bf16, kE4m3, kInt8, 256)>({.query_scale = 0.01F}, 61);
+  run_cache<kTwoOfTwo, cache_problem(Element::bf16, kInt8, kE4m3, 64)>({.heads = 6, .heads_kv = 1, .len_q = 9}, 62);
+  run_cache<kTwoOfTwo, cache_problem(Element::fp16, kE5m2, kE4m3, 128)>({.heads = 6, .heads_kv = 1, .len_q = 9}, 63);
+}
+
 TEST(EmulatedSm80DecodeQuantised, Granularities) {
   constexpr Problem kProblem = cache_problem(Element::fp16, kInt8, kE4m3, 64);
   std::uint64_t seed = 70;

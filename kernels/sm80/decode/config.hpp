@@ -247,7 +247,6 @@ enum class Illegal {
   head_dim,
   block_m,
   kv_groups,
-  queries,
   copies,
   threads,
   shared_memory,
@@ -261,10 +260,7 @@ HEED_HOST_DEVICE constexpr Illegal is_legal(const Config& c, const Problem& prob
   if (problem.head_dim != 64 && problem.head_dim != 128 && problem.head_dim != 256) return Illegal::head_dim;
   if (c.block_m % c.warp_rows != 0) return Illegal::block_m;
   if (!attention::are_disjoint(named_barriers(c))) return Illegal::kv_groups;
-  if (key_bytes(problem) == 1) {
-    if (!c.q_in_registers) return Illegal::queries;  // they become fp16 there, in the order of K's columns
-    if (c.block_n * problem.head_dim / 16 % threads_per_group(c) != 0) return Illegal::copies;
-  }
+  if (key_bytes(problem) == 1 && c.block_n * problem.head_dim / 16 % threads_per_group(c) != 0) return Illegal::copies;
   if (threads(c) > 1024) return Illegal::threads;
   const int total = shared_plan(c, problem.head_dim, key_bytes(problem)).total;
   if (total > shared_bytes) return Illegal::shared_memory;

@@ -242,7 +242,7 @@ struct Forward : QuantisedProducts<kConfig, kProblem> {
     unsigned query[kConfig.q_in_registers ? kFragments : 1][kConfig.q_in_registers ? kDim / 16 : 1][4];
     [[maybe_unused]] Factors factors;
     if constexpr (kQuantised) {
-      this->load_queries(query, factors);
+      this->take_queries(query, factors);
     } else if constexpr (kConfig.q_in_registers) {
 #pragma unroll
       for (int m = 0; m < kFragments; ++m)

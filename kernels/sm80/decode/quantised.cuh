@@ -21,7 +21,7 @@ template <const Config& kConfig, const Problem& kProblem>
 struct QuantisedProducts : Merge<kConfig, kProblem> {
   using Base = Merge<kConfig, kProblem>;
   using Base::kBlockM, Base::kDim, Base::kFragments, Base::kOutTiles, Base::kPlan, Base::kQuantised, Base::kOperand;
-  using Base::params, Base::shared_base, Base::lane, Base::warp, Base::batch, Base::rows;
+  using Base::params, Base::shared_base, Base::lane, Base::warp, Base::group, Base::batch, Base::rows;
 
   static constexpr int kKeyTiles = kConfig.block_n / 8;  // n-tiles of S
   static constexpr auto kLayout = kConfig.smem_layout;
@@ -29,6 +29,7 @@ struct QuantisedProducts : Merge<kConfig, kProblem> {
   using Base::Base;
 
   using Scores = float[kFragments][kKeyTiles][4];
+  using AllQuery = unsigned[kFragments][kDim / 16][4];
   using Query = unsigned[kConfig.q_in_registers ? kFragments : 1][kConfig.q_in_registers ? kDim / 16 : 1][4];
 
   /// What scores are multiplied by.
@@ -43,13 +44,39 @@ struct QuantisedProducts : Merge<kConfig, kProblem> {
     return tile + key_chunk_offset(kLayout, kDim / 2, row + lane_offset.row, chunk + lane_offset.column / 8);
   }
 
+  /// Address of 16-byte chunk `chunk` of a warp's row of Q.
+  __device__ __forceinline__ unsigned query_address(int row, int chunk) const {
+    return shared_base + kPlan.q + tile::chunk_offset(kLayout, kDim, warp * kConfig.warp_rows + row, chunk);
+  }
+
+  /// Q in registers, or, as the A operand that ldmatrix brings, in shared memory again. For whole blocks.
+  __device__ __forceinline__ void take_queries(Query& query, Factors& factors) const {
+    if constexpr (kConfig.q_in_registers) {
+      load_queries(query, factors);
+    } else {
+      AllQuery all;
+      load_queries(all, factors);
+      __syncthreads();  // all groups have read it
+      if (group == 0)
+#pragma unroll
+        for (int m = 0; m < kFragments; ++m)
+#pragma unroll
+          for (int k = 0; k < kDim / 16; ++k)
+#pragma unroll
+            for (int i = 0; i < 4; ++i)
+              ptx::st_shared(query_address(16 * m + lane / 4 + 8 * (i % 2), 2 * k + i / 2) + 4 * (lane % 4),
+                             all[m][k][i]);
+      __syncthreads();
+    }
+  }
+
   /// Q from shared memory, in fp16 and in the order of K's columns, and the factors of all keys where they share one.
-  __device__ __forceinline__ void load_queries(Query& query, Factors& factors) const {
+  __device__ __forceinline__ void load_queries(AllQuery& query, Factors& factors) const {
 #pragma unroll
     for (int m = 0; m < kFragments; ++m)
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        const int row = warp * kConfig.warp_rows + 16 * m + lane / 4 + 8 * h;
+        const int row = 16 * m + lane / 4 + 8 * h;
         attention::QueryScale scale;
 #pragma unroll
         for (int k = 0; k < kDim / 16; ++k)
@@ -57,8 +84,7 @@ struct QuantisedProducts : Merge<kConfig, kProblem> {
           for (int c = 0; c < 2; ++c) {
             const int column = attention::query_column(lane, c);
             unsigned& pair = query[m][k][2 * c + h];
-            pair = ptx::ld_shared(shared_base + kPlan.q + tile::chunk_offset(kLayout, kDim, row, 2 * k + column / 8) +
-                                  column % 8 * 2);
+            pair = ptx::ld_shared(query_address(row, 2 * k + column / 8) + column % 8 * 2);
             scale.see(pair);
           }
         factors.of_rows[m][h] = 1.0F;
@@ -93,7 +119,12 @@ struct QuantisedProducts : Merge<kConfig, kProblem> {
 
   __device__ __forceinline__ void multiply_keys(Scores& scores, const Query& query, unsigned keys) const {
 #pragma unroll
-    for (int k = 0; k < kDim / 16; k += 2)
+    for (int k = 0; k < kDim / 16; k += 2) {
+      unsigned a[2][kFragments][4];
+#pragma unroll
+      for (int s = 0; s < 2; ++s)
+#pragma unroll
+        for (int m = 0; m < kFragments; ++m) load_query(a[s][m], query, m, k + s);
 #pragma unroll
       for (int n = 0; n < kKeyTiles; n += 2) {
         unsigned bytes[4];
@@ -104,9 +135,19 @@ struct QuantisedProducts : Merge<kConfig, kProblem> {
           tile::widen<k_element(kProblem)>(b[0], b[1], bytes[i]);
 #pragma unroll
           for (int m = 0; m < kFragments; ++m)
-            ptx::mma_m16n8k16<kOperand>(scores[m][n + i / 2], query[m][k + i % 2], b[0], b[1]);
+            ptx::mma_m16n8k16<kOperand>(scores[m][n + i / 2], a[i % 2][m], b[0], b[1]);
         }
       }
+    }
+  }
+  __device__ __forceinline__ void load_query(unsigned (&a)[4], const Query& query, int m, int k) const {
+    if constexpr (kConfig.q_in_registers) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) a[i] = query[m][k][i];
+    } else {
+      const tile::Coordinate at = tile::ldmatrix_a_address(lane);
+      ptx::ldmatrix_x4(a, query_address(16 * m + at.row, 2 * k + at.column / 8));
+    }
   }
 
   __device__ __forceinline__ static void scale_scores(Scores& scores, const Factors& factors) {
