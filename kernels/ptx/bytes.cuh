@@ -1,4 +1,4 @@
-/// Bytes of registers: conversions to 8-bit elements and permutations, one instruction a function.
+/// Bytes of registers: conversions to and from 8-bit elements and permutations, one instruction a function.
 /// PTX ISA: https://docs.nvidia.com/cuda/parallel-thread-execution/
 #pragma once
 
@@ -18,6 +18,18 @@ __device__ __forceinline__ unsigned cvt_rn_satfinite_e4m3_x4(float x0, float x1,
       : "=r"(packed)
       : "f"(x0), "f"(x1), "f"(x2), "f"(x3));
   return packed;
+}
+
+/// The e4m3 values in the low or high half of a register as two fp16 values: exact, NaN stays (sm_89).
+__device__ __forceinline__ unsigned cvt_rn_f16x2_e4m3x2_low(unsigned packed) {
+  unsigned pair;
+  asm("{ .reg .b16 low, high; mov.b32 {low, high}, %1; cvt.rn.f16x2.e4m3x2 %0, low; }" : "=r"(pair) : "r"(packed));
+  return pair;
+}
+__device__ __forceinline__ unsigned cvt_rn_f16x2_e4m3x2_high(unsigned packed) {
+  unsigned pair;
+  asm("{ .reg .b16 low, high; mov.b32 {low, high}, %1; cvt.rn.f16x2.e4m3x2 %0, high; }" : "=r"(pair) : "r"(packed));
+  return pair;
 }
 
 /// Byte i of the result is byte (selector >> 4 i) % 8 of the eight of x, the lower four, and y.

@@ -21,25 +21,26 @@ struct PipelineState {
   }
 };
 
-/// Asks for 64 columns of rows of one head, from row `row` on.
+/// Asks for kColumns columns of rows of one head, from row `row` on.
 /// @param barrier counts the bytes
 /// @param box of the columns, from the first on
 /// @tparam kEvictFirst the L2 gives the lines up before others; it also does where `evict_first`
-template <bool kEvictFirst = false>
+template <bool kEvictFirst = false, int kColumns = tile::kBoxColumns>
 __device__ __forceinline__ void load_box(unsigned to, const TensorMap& map, unsigned barrier, int box, int row,
                                          int head, int batch, bool evict_first = false) {
   if (kEvictFirst || evict_first)
-    ptx::cp_async_bulk_tensor_4d_evict_first(to, map, barrier, box * tile::kBoxColumns, row, head, batch);
+    ptx::cp_async_bulk_tensor_4d_evict_first(to, map, barrier, box * kColumns, row, head, batch);
   else
-    ptx::cp_async_bulk_tensor_4d(to, map, barrier, box * tile::kBoxColumns, row, head, batch);
+    ptx::cp_async_bulk_tensor_4d(to, map, barrier, box * kColumns, row, head, batch);
 }
 
 /// Asks for an operand of one head: kBoxes boxes, one behind the other in shared memory, `box_bytes` apart.
-template <int kBoxes, bool kEvictFirst = false>
+template <int kBoxes, bool kEvictFirst = false, int kColumns = tile::kBoxColumns>
 __device__ __forceinline__ void load_boxes(unsigned to, int box_bytes, const TensorMap& map, unsigned barrier, int row,
                                            int head, int batch) {
 #pragma unroll
-  for (int b = 0; b < kBoxes; ++b) load_box<kEvictFirst>(to + b * box_bytes, map, barrier, b, row, head, batch);
+  for (int b = 0; b < kBoxes; ++b)
+    load_box<kEvictFirst, kColumns>(to + b * box_bytes, map, barrier, b, row, head, batch);
 }
 
 /// A load waits for its tensor map, which comes from memory: those of the first loads, and those that are used later.

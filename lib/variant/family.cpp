@@ -127,11 +127,13 @@ const Family& default_family(DeviceKind device) {
 
 namespace {
 
-// "fwd_a, fwd_b: why; fwd_c: why", of the families that searches go through.
+// "fwd_a, fwd_b: why; fwd_c: why", of the families that searches go through; of special ones those that read inputs
+// which are quantised like that.
 std::string refusals(const Workload& workload, const DeviceFacts& device) {
   std::vector<std::pair<std::string, std::vector<std::string>>> by_reason;
   for (const Family* family : families()) {
-    if (family->device() != device.kind || family->is_special()) continue;
+    const bool reads = workload.quantised && family->reads(*workload.quantised);
+    if (family->device() != device.kind || (family->is_special() && !reads)) continue;
     const std::string reason = family->refuses(workload, device).value_or("");
     const auto known =
         std::find_if(by_reason.begin(), by_reason.end(), [&](const auto& one) { return one.first == reason; });

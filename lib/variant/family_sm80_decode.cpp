@@ -64,6 +64,16 @@ std::int64_t all_row_tiles(const sm80_decode::Config& c, const Workload& w) {
   return w.batch * w.heads_kv * tiles;
 }
 
+std::int64_t shared_bytes_of(const sm80_decode::Config& c, const Problem& problem) {
+  return sm80_decode::shared_plan(c, problem.head_dim, sm80_decode::key_bytes(problem)).total;
+}
+
+// A tile of K holds 4 KiB, of head dim 256 8 KiB, or 4 in 8 bits.
+int block_n_of(const Workload& w) {
+  const int row_bytes = static_cast<int>(w.dim) * sm80_decode::key_bytes(problem_of(w));
+  return row_bytes <= 64 ? 64 : row_bytes <= 128 ? 32 : 16;
+}
+
 class Sm80DecodeFamily final : public Family {
  public:
   std::string_view name() const override { return "fwd_sm80_decode"; }
@@ -83,11 +93,17 @@ class Sm80DecodeFamily final : public Family {
     return {
         .softcap = true, .bias = true, .alibi = true, .sinks = true, .lengths = true, .pages = true, .relative = true};
   }
+  std::string_view quantised() const override { return "K and V, each in e4m3, e5m2 or int8"; }
+  bool reads(const Quantised& quantised) const override { return !quantised.q && quantised.k && quantised.v; }
   const std::vector<Knob>& knobs() const override { return table().knobs(); }
 
   std::optional<std::string> refuses_device(const DeviceFacts& device) const override { return refused_by_mma(device); }
   std::optional<std::string> refuses_sizes(const Workload& workload) const override {
     if (auto reason = refused_by_packed_rows(workload)) return reason;
+    if (workload.quantised) {
+      if (const ScaleBy by = workload.quantised->v->by; by == ScaleBy::block || by == ScaleBy::token)
+        return "factors of V differ from key to key; it takes those of tensors, heads and channels";
+    }
     if (workload.batch > sm80_decode::kMostGridYZ)
       return fmt::format("{} batch entries exceed the grid limit of {}", workload.batch, sm80_decode::kMostGridYZ);
     const std::int64_t group = workload.heads / workload.heads_kv;
@@ -102,6 +118,7 @@ class Sm80DecodeFamily final : public Family {
   // Where fwd_sm90_decode runs, its estimates say which launches are for packed rows.
   std::string_view made_for(const Workload& workload, const DeviceFacts& device) const override {
     const Family& on_hopper = sm90_decode_family();
+    if (workload.quantised) return "few queries, K and V in 8 bits";
     if (!on_hopper.refuses(workload, device) && on_hopper.made_for(workload, device).empty()) return "";
     return workload.len_q <= kFewQueries ? "few queries: heads of a group share a tile, keys are split over the chip"
                                          : "";
@@ -124,12 +141,14 @@ class Sm80DecodeFamily final : public Family {
         return fmt::format("block_m {} is no multiple of warp_rows {}", c.block_m, c.warp_rows);
       case sm80_decode::Illegal::kv_groups:
         return fmt::format("{} groups of several warps exceed the 15 named barriers", c.kv_groups);
+      case sm80_decode::Illegal::copies:
+        return fmt::format("{} threads of a group cannot share the {} chunks of 16 bytes of a tile evenly",
+                           sm80_decode::threads_per_group(c), c.block_n * problem.head_dim / 16);
       case sm80_decode::Illegal::threads:
         return fmt::format("{} threads a block exceed 1024", sm80_decode::threads(c));
       case sm80_decode::Illegal::shared_memory:
-        return fmt::format("it needs {} bytes of shared memory a block; {} allows {}",
-                           sm80_decode::shared_plan(c, problem.head_dim).total, device.name,
-                           device.shared_bytes_per_block);
+        return fmt::format("it needs {} bytes of shared memory a block; {} allows {}", shared_bytes_of(c, problem),
+                           device.name, device.shared_bytes_per_block);
       case sm80_decode::Illegal::occupancy:
         return fmt::format("{} blocks do not fit a multiprocessor's shared memory or threads", c.min_blocks);
       case sm80_decode::Illegal::registers:
@@ -141,12 +160,13 @@ class Sm80DecodeFamily final : public Family {
 
   Config default_config(const Workload& workload, const DeviceFacts& device) const override {
     // The most bytes under way that fit: two blocks a multiprocessor where its shared memory allows, so that one
-    // streams while the other starts or merges. A tile of K holds 4 KiB, of head dim 256 8 KiB.
+    // streams while the other starts or merges.
     const std::int64_t rows = workload.heads / workload.heads_kv * workload.len_q;
     sm80_decode::Config c;
     c.block_m = rows <= 16 ? 16 : rows <= 32 ? 32 : static_cast<int>(kMostBlockRows);
-    c.warp_rows = rows <= 16 || workload.dim == 256 ? 16 : 32;  // the output of 32 rows takes all registers at 256
-    c.block_n = workload.dim == 64 ? 32 : 16;
+    // The output of 32 rows takes all registers at 256; at 128 they do not hold the factors of keys beside it.
+    c.warp_rows = rows <= 16 || workload.dim == 256 || (workload.dim == 128 && workload.quantised) ? 16 : 32;
+    c.block_n = block_n_of(workload);
     c.rescale = attention::Rescale::when_grown;
     Config config;
     const auto fits = [&](bool q_in_registers, int groups, int blocks, int stages) {
@@ -187,7 +207,7 @@ class Sm80DecodeFamily final : public Family {
     plan.grid = {static_cast<std::uint32_t>(splits), static_cast<std::uint32_t>(tiles / workload.batch),
                  static_cast<std::uint32_t>(workload.batch)};
     plan.threads = static_cast<std::uint32_t>(sm80_decode::threads(c));
-    plan.shared_bytes = sm80_decode::shared_plan(c, static_cast<int>(workload.dim)).total;
+    plan.shared_bytes = shared_bytes_of(c, problem_of(workload));
     plan.workspace_bytes = sm80_decode::workspace_bytes(c, tiles, splits, static_cast<int>(workload.dim));
     plan.semaphores = splits > 1 ? static_cast<int>(tiles) : 0;
     return plan;

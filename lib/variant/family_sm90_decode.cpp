@@ -23,6 +23,7 @@ constexpr std::int64_t kFewQueries = 16;
 constexpr int kBytesUnderWay = 128 * 1024;
 // A block has so many tiles at least, where tiles can be made so narrow: shares differ by one.
 constexpr std::int64_t kFewestTiles = 4;
+constexpr std::int64_t kColumnsOfCopies = 16;  // of 8-bit elements, that head dims are whole multiples of
 
 const KnobTable<sm90_decode::Config>& table() {
   static const KnobTable<sm90_decode::Config> knobs = [] {
@@ -81,6 +82,7 @@ const KnobTable<sm90_decode::Config>& table() {
 
 using sm90_decode_estimate::all_jobs;
 using sm90_decode_estimate::all_tiles;
+using sm90_decode_estimate::block_n_of;
 using sm90_decode_estimate::decode_us;
 using sm90_decode_estimate::job_tiles;
 using sm90_decode_estimate::key_bytes;
@@ -104,6 +106,10 @@ int prefetch_of(const Workload& w, const DeviceFacts& device) {
   return kib >= 128 ? 64 : kib >= 48 ? 16 : 0;
 }
 
+std::int64_t shared_bytes_of(const sm90_decode::Config& c, const Problem& problem) {
+  return sm90_decode::shared_plan(c, sm90_decode::padded_dim(problem), sm90_decode::key_bytes(problem)).total;
+}
+
 class Sm90DecodeFamily final : public Family {
  public:
   std::string_view name() const override { return "fwd_sm90_decode"; }
@@ -124,6 +130,8 @@ class Sm90DecodeFamily final : public Family {
     return {
         .softcap = true, .bias = true, .alibi = true, .sinks = true, .lengths = true, .pages = true, .relative = true};
   }
+  std::string_view quantised() const override { return "K and V, each in e4m3, e5m2 or int8"; }
+  bool reads(const Quantised& quantised) const override { return !quantised.q && quantised.k && quantised.v; }
   const std::vector<Knob>& knobs() const override { return table().knobs(); }
 
   std::optional<std::string> refuses_device(const DeviceFacts& device) const override {
@@ -131,11 +139,17 @@ class Sm90DecodeFamily final : public Family {
   }
   std::optional<std::string> refuses_sizes(const Workload& workload) const override {
     if (auto reason = refused_by_packed_rows(workload)) return reason;
+    if (workload.quantised) {
+      if (workload.dim % kColumnsOfCopies != 0)
+        return fmt::format("head dim {} of K and V in 8 bits is no multiple of {}, the columns of 16 bytes",
+                           workload.dim, kColumnsOfCopies);
+      if (const ScaleBy by = workload.quantised->v->by; by == ScaleBy::block || by == ScaleBy::token)
+        return "factors of V differ from key to key; it takes those of tensors, heads and channels";
+    }
     if (workload.page_size % sm90_decode::kLeastPage != 0)
-      return fmt::format(
-          "a page of {} keys is no multiple of the {} that its bulk copies take at once: use "
-          "fwd_sm80_decode",
-          workload.page_size, sm90_decode::kLeastPage);
+      return fmt::format("a page of {} keys is no multiple of the {} that its bulk copies take at once{}",
+                         workload.page_size, sm90_decode::kLeastPage,
+                         workload.quantised ? "" : ": use fwd_sm80_decode");
     sm90_decode::Config most;
     most.block_m = 8;
     most.block_n = 16;
@@ -148,6 +162,7 @@ class Sm90DecodeFamily final : public Family {
   std::string_view made_for(const Workload& workload, const DeviceFacts& device) const override {
     constexpr std::string_view kFew =
         "few queries: heads of a group share a tile, all keys are cut into equal parts over the chip";
+    if (workload.quantised) return "few queries, K and V in 8 bits";
     if (workload.len_q > kFewQueries) return "";
     if (workload.len_q == 1) return kFew;
     // Short keys of many heads: each head a block of its own, however few of its rows are real.
@@ -162,10 +177,10 @@ class Sm90DecodeFamily final : public Family {
       case sm90_decode::Illegal::no:
         return beyond_grid(config, workload, device);
       case sm90_decode::Illegal::head_dim:
-        return fmt::format("head dim {} is no multiple of 8 up to 256", problem.head_dim);
+        return fmt::format("head dim {} is no multiple of 16 bytes up to 256 columns", problem.head_dim);
       case sm90_decode::Illegal::columns:
         return fmt::format("{} warps cannot divide {} keys and {} columns by sixteens", c.kv_groups, c.block_n,
-                           sm90_decode::padded_dim(problem.head_dim));
+                           sm90_decode::padded_dim(problem));
       case sm90_decode::Illegal::wide_tiles:
         return fmt::format("group_split=kv_tiles takes head dims up to 128, not {}: write group_split=columns",
                            problem.head_dim);
@@ -184,9 +199,8 @@ class Sm90DecodeFamily final : public Family {
       case sm90_decode::Illegal::threads:
         return fmt::format("{} threads a block exceed 1024", sm90_decode::threads(c));
       case sm90_decode::Illegal::shared_memory:
-        return fmt::format("it needs {} bytes of shared memory a block; {} allows {}",
-                           sm90_decode::shared_plan(c, sm90_decode::padded_dim(problem.head_dim)).total, device.name,
-                           device.shared_bytes_per_block);
+        return fmt::format("it needs {} bytes of shared memory a block; {} allows {}", shared_bytes_of(c, problem),
+                           device.name, device.shared_bytes_per_block);
       case sm90_decode::Illegal::occupancy:
         return fmt::format("{} blocks do not fit a multiprocessor's shared memory or threads", c.min_blocks);
       case sm90_decode::Illegal::registers:
@@ -211,7 +225,8 @@ class Sm90DecodeFamily final : public Family {
 
   LaunchPlan plan(const Config& config, const Workload& workload, const DeviceFacts& device) const override {
     const sm90_decode::Config c = table().aggregate_of(config);
-    const int dim = sm90_decode::padded_dim(static_cast<int>(workload.dim));
+    const Problem problem = problem_of(workload);
+    const int dim = sm90_decode::padded_dim(problem);
     const std::int64_t blocks =
         sm90_decode::blocks_of(c, all_jobs(c, workload), job_tiles(c, workload), num_sms_of(device) * c.min_blocks);
     const std::int64_t rows = workload.heads / workload.heads_kv * workload.len_q;
@@ -224,12 +239,12 @@ class Sm90DecodeFamily final : public Family {
                                              static_cast<int>(workload.len_q));
     plan.grid = plan_grid(sm90_decode::grid_of(c, static_cast<int>(workload.batch), heads, static_cast<int>(blocks)));
     plan.threads = static_cast<std::uint32_t>(sm90_decode::threads(c));
-    plan.shared_bytes = sm90_decode::shared_plan(c, dim).total;
+    plan.shared_bytes = shared_bytes_of(c, problem);
     plan.semaphores = static_cast<int>(words.total());
     plan.supports_pdl = c.pdl;
     const int box_rows = sm90_decode::rows_of_box(c, static_cast<int>(workload.page_size));
-    plan.tensor_maps = TensorMapSpec{.problem = problem_of(workload),
-                                     .columns = tile::kBoxColumns,
+    plan.tensor_maps = TensorMapSpec{.problem = problem,
+                                     .columns = sm90_decode::box_columns(dim, sm90_decode::key_bytes(problem)),
                                      .k_rows = box_rows,
                                      .v_rows = box_rows,
                                      .l2_bytes = c.l2_promotion};
@@ -285,8 +300,9 @@ class Sm90DecodeFamily final : public Family {
     // 6.3 us and on 8.9 (b4h8l1k2994d64), at 54 MB 17.7 and 16.3 (b1h8l1k13097d128), at 134 MB 34.3 and 33.6
     // (b8h32hkv4l1k8192d128), on an H200, whose L2 has 60 MB.
     c.evict_first = 4 * key_bytes(workload) > 3 * l2_bytes_of(device);
-    const int dim = sm90_decode::padded_dim(static_cast<int>(workload.dim));
-    c.block_n = dim == 64 ? 128 : 64;
+    const Problem problem = problem_of(workload);
+    const int dim = sm90_decode::padded_dim(problem);
+    c.block_n = block_n_of(workload);
     if (dim == 128 && c.block_m <= 16 &&
         (c.block_m == 16 || all_tiles(c, workload) <= num_sms_of(device) ||
          (kib_each(workload, device) >= 512 && kFewParts * all_jobs(c, workload) >= num_sms_of(device)))) {
@@ -298,13 +314,13 @@ class Sm90DecodeFamily final : public Family {
       for (const int stages : {8, 6, 4, 3, 2}) {
         c.stages = stages;
         config = table().config_of(c);
-        const std::int64_t bytes = std::int64_t{2} * stages * c.block_n * dim * 2;
+        const std::int64_t bytes = std::int64_t{2} * stages * c.block_n * dim * sm90_decode::key_bytes(problem);
         if ((bytes <= kBytesUnderWay || stages <= 3) && !is_illegal(config, workload, device)) return true;
       }
       return false;
     };
     if (fits()) return config;
-    if (c.kv_groups == 8) {  // biases take registers too
+    if (c.kv_groups == 8 || workload.quantised) {  // biases take registers too, and so do four groups of rows
       c.kv_groups = 4;
       c.block_n = 64;
       if (fits()) return config;
@@ -319,7 +335,8 @@ class Sm90DecodeFamily final : public Family {
     c.l2_prefetch_kib = prefetch_of(workload, device);
     c.kv_groups = c.block_m <= 16 ? 4 : 2;
     Config config;
-    const int dim = sm90_decode::padded_dim(static_cast<int>(workload.dim));
+    const Problem problem = problem_of(workload);
+    const int dim = sm90_decode::padded_dim(problem);
     for (c.block_n = dim == 64 ? 64 : 32; c.block_n >= 16; c.block_n /= 2) {
       if (c.block_n > 16 && all_tiles(c, workload) < kFewestTiles * num_sms_of(device)) continue;
       for (const int merge_warps : {4, 3, 2, 1})
@@ -327,7 +344,7 @@ class Sm90DecodeFamily final : public Family {
           c.merge_warps = merge_warps;
           c.stages = stages;
           config = table().config_of(c);
-          const std::int64_t bytes = std::int64_t{2} * stages * c.block_n * dim * 2;
+          const std::int64_t bytes = std::int64_t{2} * stages * c.block_n * dim * sm90_decode::key_bytes(problem);
           if (bytes <= kBytesUnderWay && !is_illegal(config, workload, device)) return config;
         }
     }

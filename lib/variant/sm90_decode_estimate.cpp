@@ -22,8 +22,14 @@ std::int64_t all_tiles(const sm90_decode::Config& c, const Workload& w) {
   return all_jobs(c, w) * job_tiles(c, w);
 }
 
+int block_n_of(const Workload& w) {
+  const Problem problem = problem_of(w);
+  return sm90_decode::padded_dim(problem) * sm90_decode::key_bytes(problem) <= 128 ? 128 : 64;
+}
+
 std::int64_t key_bytes(const Workload& w) {
-  return 4 * w.batch * w.heads_kv * (w.has_left_bound() ? w.seen_keys().count() : w.len_k) * w.dim;
+  return 2 * sm90_decode::key_bytes(problem_of(w)) * w.batch * w.heads_kv *
+         (w.has_left_bound() ? w.seen_keys().count() : w.len_k) * w.dim;
 }
 
 std::int64_t l2_bytes_of(const DeviceFacts& device) {
@@ -38,15 +44,17 @@ constexpr double kLaunchUs = 2.7;  // of a launch whose blocks have nothing to d
 double decode_us(const sm90_decode::Config& c, const Workload& w, const DeviceFacts& device) {
   constexpr double kMemory = 4.0e6;         // bytes a us
   constexpr double kMemoryOfABlock = 32e3;  // what one block has under way
-  const int dim = sm90_decode::padded_dim(static_cast<int>(w.dim));
-  // Bytes of tiles in shared memory that a block takes a us.
-  const double block_rate = c.block_m == 8    ? (dim <= 128 ? 68e3 : 80e3)
-                            : c.block_m == 16 ? (dim <= 128 ? 60e3 : 45e3)
-                                              : 31e3;
+  const Problem problem = problem_of(w);
+  const int dim = sm90_decode::padded_dim(problem);
+  // Bytes of tiles in shared memory that a block takes a us; elements of 8 bits as fast as those of 16, not measured.
+  const double block_rate = (c.block_m == 8    ? (dim <= 128 ? 68e3 : 80e3)
+                             : c.block_m == 16 ? (dim <= 128 ? 60e3 : 45e3)
+                                               : 31e3) *
+                            sm90_decode::key_bytes(problem) / 2;
   const std::int64_t jobs = all_jobs(c, w);
   const std::int64_t places = num_sms_of(device);
   sm90_decode::Config tiled = c;
-  tiled.block_n = dim == 64 ? 128 : 64;
+  tiled.block_n = block_n_of(w);
   const std::int64_t parts = std::clamp<std::int64_t>(
       std::min(places / jobs, c.max_splits > 0 ? std::int64_t{c.max_splits} : places), 1, job_tiles(tiled, w));
   const auto blocks = static_cast<double>(std::min(jobs * parts, places));

@@ -19,6 +19,10 @@ std::int64_t all_jobs(const sm90_decode::Config& c, const Workload& w);
 std::int64_t job_tiles(const sm90_decode::Config& c, const Workload& w);
 std::int64_t all_tiles(const sm90_decode::Config& c, const Workload& w);
 
+/// Keys of a tile by columns: 16 to 32 KiB of K and V, so that a tile's barrier is paid once for as many bytes where
+/// elements have 8 bits.
+int block_n_of(const Workload& w);
+
 /// Bytes of keys and values that some query sees.
 std::int64_t key_bytes(const Workload& w);
 /// Of the device's L2; that of an H100 where it is not known.

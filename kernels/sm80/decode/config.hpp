@@ -6,6 +6,7 @@
 #include "kernels/attention/named_barriers.hpp"
 #include "kernels/attention/policies.hpp"
 #include "kernels/contract.hpp"
+#include "kernels/element.hpp"
 #include "kernels/tile/packed_rows.hpp"
 #include "kernels/tile/registers.hpp"
 #include "kernels/tile/shared_tile.hpp"
@@ -41,6 +42,11 @@ using tile::divide;
 using tile::least;
 using tile::packed_row;
 using tile::PackedRow;
+
+/// Of an element of K and of V: both are quantised or neither is.
+HEED_HOST_DEVICE constexpr int key_bytes(const Problem& problem) {
+  return bytes_of(k_element(problem));
+}
 
 // ---------------------------------------------------------------------------------------------- rows
 
@@ -167,9 +173,9 @@ struct SharedPlan {
   int total;
 };
 
-HEED_HOST_DEVICE constexpr SharedPlan shared_plan(const Config& c, int head_dim) {
+HEED_HOST_DEVICE constexpr SharedPlan shared_plan(const Config& c, int head_dim, int key_bytes = 2) {
   SharedPlan plan{};
-  plan.tile_bytes = tile::tile_bytes(c.smem_layout, head_dim, c.block_n);
+  plan.tile_bytes = tile::tile_bytes(c.smem_layout, head_dim * key_bytes / 2, c.block_n);
   plan.q = 0;
   plan.stages = tile::tile_bytes(c.smem_layout, head_dim, c.block_m);
   const int loop_bytes = plan.stages + c.kv_groups * c.stages * 2 * plan.tile_bytes;
@@ -180,6 +186,14 @@ HEED_HOST_DEVICE constexpr SharedPlan shared_plan(const Config& c, int head_dim)
   const int merge_bytes = plan.is_last + 16;
   plan.total = loop_bytes > merge_bytes ? loop_bytes : merge_bytes;
   return plan;
+}
+
+/// Byte offset of a 16-byte chunk of a tile of K or V. Rows of 64 bytes, of 8-bit elements and head dim 64, have four
+/// chunks: swizzled ones lie at c ^ (r / 2 % 4), in eight bank groups over eight rows.
+/// @param pairs two bytes each, of a row
+HEED_HOST_DEVICE constexpr int key_chunk_offset(tile::SharedLayout layout, int pairs, int row, int chunk) {
+  const bool is_narrow = layout == tile::SharedLayout::swizzled && pairs == 32;
+  return is_narrow ? row * 64 + (chunk ^ (row / 2 & 3)) * 16 : tile::chunk_offset(layout, pairs, row, chunk);
 }
 
 /// The workspace of a launch with several splits, in floats:
@@ -219,7 +233,8 @@ HEED_HOST_DEVICE constexpr int registers_needed(const Config& c, const Problem& 
   const int out = fragments * head_dim / 2;
   const int scores = fragments * (c.block_n / 2 + c.block_n / 4);
   const int query = c.q_in_registers ? fragments * head_dim / 4 : 0;
-  return out + scores + query + features + 39;
+  const int factors = key_bytes(problem) == 1 ? c.block_n / 4 + 2 * fragments : 0;  // of K and of rows
+  return out + scores + query + features + factors + 39;
 }
 
 /// Registers a thread may use so that min_blocks blocks fit.
@@ -232,6 +247,7 @@ enum class Illegal {
   head_dim,
   block_m,
   kv_groups,
+  copies,
   threads,
   shared_memory,
   occupancy,
@@ -244,8 +260,9 @@ HEED_HOST_DEVICE constexpr Illegal is_legal(const Config& c, const Problem& prob
   if (problem.head_dim != 64 && problem.head_dim != 128 && problem.head_dim != 256) return Illegal::head_dim;
   if (c.block_m % c.warp_rows != 0) return Illegal::block_m;
   if (!attention::are_disjoint(named_barriers(c))) return Illegal::kv_groups;
+  if (key_bytes(problem) == 1 && c.block_n * problem.head_dim / 16 % threads_per_group(c) != 0) return Illegal::copies;
   if (threads(c) > 1024) return Illegal::threads;
-  const int total = shared_plan(c, problem.head_dim).total;
+  const int total = shared_plan(c, problem.head_dim, key_bytes(problem)).total;
   if (total > shared_bytes) return Illegal::shared_memory;
   // The runtime keeps 1 KiB of each block's shared memory to itself.
   if (static_cast<long long>(c.min_blocks) * (total + 1024) > shared_bytes_per_processor) return Illegal::occupancy;

@@ -24,25 +24,30 @@
 #include "kernels/sm80/decode/config.hpp"
 #include "kernels/sm80/decode/merge.cuh"
 #include "kernels/sm80/decode/paged_copies.cuh"
+#include "kernels/sm80/decode/quantised.cuh"
 #include "kernels/tile/fragment.hpp"
 
 namespace heed::sm80_decode {
 
 template <const Config& kConfig, const Problem& kProblem>
-struct Forward : Merge<kConfig, kProblem> {
-  using Base = Merge<kConfig, kProblem>;
+struct Forward : QuantisedProducts<kConfig, kProblem> {
+  using Base = QuantisedProducts<kConfig, kProblem>;
   using Base::kBlockM, Base::kDim, Base::kFragments, Base::kOutTiles, Base::kGroups, Base::kGroupThreads,
-      Base::kThreads, Base::kChunks, Base::kPlan;
+      Base::kThreads, Base::kChunks, Base::kPlan, Base::kQuantised, Base::kOperand;
   using Base::params, Base::shared, Base::shared_base, Base::lane, Base::warp, Base::group, Base::batch, Base::rows;
   using Base::put_partials, Base::merge_groups, Base::arrives_last, Base::merge_splits;
+  using typename Base::Factors;
 
   // ---- compile-time facts
   static constexpr int kBlockN = kConfig.block_n;
   static constexpr int kKeyTiles = kBlockN / 8;  // n-tiles of S
   static constexpr int kStages = kConfig.stages;
-  static constexpr int kCopyRows = kGroupThreads / kChunks;  // rows a group copies at once
-  static constexpr int kCopies = kBlockN / kCopyRows;        // copies a thread for K or V of a tile
-  static constexpr int kPending = 2 * kStages - 1;           // commit groups after the one waited for
+  static constexpr int kKeyBytes = key_bytes(kProblem);
+  static constexpr int kKeyPairs = kDim * kKeyBytes / 2;
+  static constexpr int kKeyChunks = kKeyPairs / 8;              // 16-byte chunks a row of K
+  static constexpr int kCopyRows = kGroupThreads / kKeyChunks;  // rows a group copies at once
+  static constexpr int kCopies = kBlockN / kCopyRows;           // copies a thread for K or V of a tile
+  static constexpr int kPending = 2 * kStages - 1;              // commit groups after the one waited for
   static constexpr int kFetchBytes = 128 * static_cast<int>(kConfig.l2_prefetch_size);  // L2PrefetchSize: 0, 128, 256
   static constexpr auto kLayout = kConfig.smem_layout;
   static constexpr bool kBegins = has_left_bound(kProblem.mask);
@@ -57,7 +62,7 @@ struct Forward : Merge<kConfig, kProblem> {
 
   static_assert(kDim % 16 == 0 && kBlockN % 16 == 0, "mma.m16n8k16 takes 16 of the head dim and 16 keys at a time");
   static_assert(kBlockM % kConfig.warp_rows == 0, "warps must share the rows evenly");
-  static_assert(kGroupThreads % kChunks == 0 && kBlockN % kCopyRows == 0, "a group copies whole rows, evenly");
+  static_assert(kGroupThreads % kKeyChunks == 0 && kBlockN % kCopyRows == 0, "a group copies whole rows, evenly");
   static_assert(static_cast<int>(L2PrefetchSize::b128) == 1 && static_cast<int>(L2PrefetchSize::b256) == 2);
 
   // ---- state
@@ -102,17 +107,18 @@ struct Forward : Merge<kConfig, kProblem> {
     long long row_bytes;
 
     __device__ __forceinline__ Source(const void* tensor, long long offset, long long row_stride, int row, int chunk)
-        : next(reinterpret_cast<unsigned long long>(tensor) + 2 * (offset + row * row_stride + 8 * chunk)),
-          row_bytes(2 * row_stride) {}
+        : next(reinterpret_cast<unsigned long long>(tensor) +
+               kKeyBytes * (offset + row * row_stride + 16 / kKeyBytes * chunk)),
+          row_bytes(kKeyBytes * row_stride) {}
 
     /// Starts copying the next tile of the group, whose first key is `first`, to `tile`; keys from `end` on, which is
     /// behind the first, become zeros.
     __device__ __forceinline__ void copy(unsigned tile, int first, int end, const Pages&, long long) {
-      const int copy_row = threadIdx.x % kGroupThreads / kChunks;
-      const int chunk = threadIdx.x % kChunks;
+      const int copy_row = threadIdx.x % kGroupThreads / kKeyChunks;
+      const int chunk = threadIdx.x % kKeyChunks;
       const auto start = [&](int i, unsigned long long from, int bytes) {
         ptx::cp_async_cg_16_fetch<kFetchBytes>(
-            tile + tile::chunk_offset(kLayout, kDim, copy_row + i * kCopyRows, chunk), from, bytes);
+            tile + key_chunk_offset(kLayout, kKeyPairs, copy_row + i * kCopyRows, chunk), from, bytes);
       };
       if (first + kBlockN <= end) {
 #pragma unroll
@@ -179,8 +185,8 @@ struct Forward : Merge<kConfig, kProblem> {
     Pages pages[kLookedUp];
 #pragma unroll
     for (int s = 0; s < kLookedUp; ++s) look_up(pages[s], copy_key + s * kGroups * kBlockN);
-    const int thread_key = copy_key + static_cast<int>(threadIdx.x) % kGroupThreads / kChunks;
-    const int chunk = threadIdx.x % kChunks;
+    const int thread_key = copy_key + static_cast<int>(threadIdx.x) % kGroupThreads / kKeyChunks;
+    const int chunk = threadIdx.x % kKeyChunks;
     KeySource source_k(params.k, (kPages ? 0 : batch) * params.k_strides.batch + rows.kv_head * params.k_strides.head,
                        params.k_strides.row, thread_key, chunk);
     KeySource source_v(params.v, (kPages ? 0 : batch) * params.v_strides.batch + rows.kv_head * params.v_strides.head,
@@ -234,7 +240,10 @@ struct Forward : Merge<kConfig, kProblem> {
     ptx::cp_async_wait_group<kPending>();
     __syncthreads();
     unsigned query[kConfig.q_in_registers ? kFragments : 1][kConfig.q_in_registers ? kDim / 16 : 1][4];
-    if constexpr (kConfig.q_in_registers) {
+    [[maybe_unused]] Factors factors;
+    if constexpr (kQuantised) {
+      this->take_queries(query, factors);
+    } else if constexpr (kConfig.q_in_registers) {
 #pragma unroll
       for (int m = 0; m < kFragments; ++m)
 #pragma unroll
@@ -249,32 +258,38 @@ struct Forward : Merge<kConfig, kProblem> {
       const unsigned keys = stage_address(stage);
       const unsigned values = keys + kPlan.tile_bytes;
       const bool ask = t + kStages < group_tiles;
+      if constexpr (kQuantised) this->load_factors(factors, first_key);
 
       ptx::cp_async_wait_group<kPending>();
       group_barrier();  // every thread's part of K is there
       float scores[kFragments][kKeyTiles][4];
 #pragma unroll
       for (int m = 0; m < kFragments; ++m) attention::clear(scores[m]);
+      if constexpr (kQuantised) {
+        this->multiply_keys(scores, query, keys);
+        this->scale_scores(scores, factors);
+      } else {
 #pragma unroll
-      for (int k = 0; k < kDim / 16; ++k) {
-        unsigned a[kFragments][4];
-#pragma unroll
-        for (int m = 0; m < kFragments; ++m) {
-          if constexpr (kConfig.q_in_registers) {
-#pragma unroll
-            for (int i = 0; i < 4; ++i) a[m][i] = query[m][k][i];
-          } else {
-            load_query(a[m], m, k);
-          }
-        }
-#pragma unroll
-        for (int n = 0; n < kKeyTiles; n += 2) {
-          unsigned b[4];
-          ptx::ldmatrix_x4(b, block_address(keys, 8 * n, 2 * k, tile::ldmatrix_k_address(lane)));
+        for (int k = 0; k < kDim / 16; ++k) {
+          unsigned a[kFragments][4];
 #pragma unroll
           for (int m = 0; m < kFragments; ++m) {
-            ptx::mma_m16n8k16<kProblem.element>(scores[m][n], a[m], b[0], b[1]);
-            ptx::mma_m16n8k16<kProblem.element>(scores[m][n + 1], a[m], b[2], b[3]);
+            if constexpr (kConfig.q_in_registers) {
+#pragma unroll
+              for (int i = 0; i < 4; ++i) a[m][i] = query[m][k][i];
+            } else {
+              load_query(a[m], m, k);
+            }
+          }
+#pragma unroll
+          for (int n = 0; n < kKeyTiles; n += 2) {
+            unsigned b[4];
+            ptx::ldmatrix_x4(b, block_address(keys, 8 * n, 2 * k, tile::ldmatrix_k_address(lane)));
+#pragma unroll
+            for (int m = 0; m < kFragments; ++m) {
+              ptx::mma_m16n8k16<kProblem.element>(scores[m][n], a[m], b[0], b[1]);
+              ptx::mma_m16n8k16<kProblem.element>(scores[m][n + 1], a[m], b[2], b[3]);
+            }
           }
         }
       }
@@ -295,15 +310,19 @@ struct Forward : Merge<kConfig, kProblem> {
         unsigned p[kFragments][4];
 #pragma unroll
         for (int m = 0; m < kFragments; ++m)
-          attention::round_to_operand<kProblem.element>(p[m], scores[m][2 * k], scores[m][2 * k + 1]);
+          attention::round_to_operand<kOperand>(p[m], scores[m][2 * k], scores[m][2 * k + 1]);
+        if constexpr (kQuantised) {
+          this->multiply_values(out, p, values, k);
+        } else {
 #pragma unroll
-        for (int n = 0; n < kOutTiles; n += 2) {
-          unsigned b[4];
-          ptx::ldmatrix_x4_trans(b, block_address(values, 16 * k, n, tile::ldmatrix_v_address(lane)));
+          for (int n = 0; n < kOutTiles; n += 2) {
+            unsigned b[4];
+            ptx::ldmatrix_x4_trans(b, block_address(values, 16 * k, n, tile::ldmatrix_v_address(lane)));
 #pragma unroll
-          for (int m = 0; m < kFragments; ++m) {
-            ptx::mma_m16n8k16<kProblem.element>(out[m][n], p[m], b[0], b[1]);
-            ptx::mma_m16n8k16<kProblem.element>(out[m][n + 1], p[m], b[2], b[3]);
+            for (int m = 0; m < kFragments; ++m) {
+              ptx::mma_m16n8k16<kProblem.element>(out[m][n], p[m], b[0], b[1]);
+              ptx::mma_m16n8k16<kProblem.element>(out[m][n + 1], p[m], b[2], b[3]);
+            }
           }
         }
       }

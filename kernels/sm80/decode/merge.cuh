@@ -3,6 +3,7 @@
 #pragma once
 
 #include "kernels/attention/features.cuh"
+#include "kernels/attention/quantised_keys.cuh"
 #include "kernels/attention/score_rows.cuh"
 #include "kernels/attention/softmax.cuh"
 #include "kernels/ptx/global.cuh"
@@ -23,7 +24,9 @@ struct Merge {
   static constexpr int kGroupThreads = threads_per_group(kConfig);
   static constexpr int kThreads = threads(kConfig);
   static constexpr int kChunks = kDim / 8;  // 16-byte chunks a row
-  static constexpr SharedPlan kPlan = shared_plan(kConfig, kDim);
+  static constexpr SharedPlan kPlan = shared_plan(kConfig, kDim, key_bytes(kProblem));
+  static constexpr bool kQuantised = is_quantised(kProblem);  // K and V have 8 bits: quantised.cuh
+  static constexpr Element kOperand = kQuantised ? Element::fp16 : kProblem.element;  // of both products
 
   // ---- state
   attention::ParamsOfEntry<kProblem> params;
@@ -80,10 +83,21 @@ struct Merge {
         if (row >= rows.rows) continue;
         if (lane % 4 == 0)
           *reinterpret_cast<float2*>(shared_state(group, row)) = make_float2(state.row_max[m][h], state.row_sum[m][h]);
-        float* to = shared_out(group, row) + 2 * (lane % 4);
+        if constexpr (kQuantised) {  // even columns of 16 in one tile, odd ones in the next
+          float* to = shared_out(group, row) + 4 * (lane % 4);
 #pragma unroll
-        for (int n = 0; n < kOutTiles; ++n)
-          *reinterpret_cast<float2*>(to + 8 * n) = make_float2(out[m][n][2 * h], out[m][n][2 * h + 1]);
+          for (int n = 0; n < kOutTiles; n += 2) {
+            const float(&even)[4] = out[m][n];
+            const float(&odd)[4] = out[m][n + 1];
+            *reinterpret_cast<float4*>(to + 8 * n) =
+                make_float4(even[2 * h], odd[2 * h], even[2 * h + 1], odd[2 * h + 1]);
+          }
+        } else {
+          float* to = shared_out(group, row) + 2 * (lane % 4);
+#pragma unroll
+          for (int n = 0; n < kOutTiles; ++n)
+            *reinterpret_cast<float2*>(to + 8 * n) = make_float2(out[m][n][2 * h], out[m][n][2 * h + 1]);
+        }
       }
   }
 
@@ -147,7 +161,12 @@ struct Merge {
   }
 
   /// Writes 8 columns of a finished row, and its log-sum-exp once a row.
-  __device__ __forceinline__ void store(const Partial& merged, int row, int chunk) const {
+  __device__ __forceinline__ void store(Partial merged, int row, int chunk) const {
+    if constexpr (kQuantised) {
+      const float* const factors = attention::value_factors(params, batch, rows.kv_head);
+#pragma unroll
+      for (int i = 0; i < 8; ++i) merged.out[i] *= factors[(8 * chunk + i) * params.v_scales.channel];
+    }
     const PackedRow at = packed_row(rows.first + row, params.group_size);
     const int head = rows.kv_head * params.group_size + at.head;
     float row_max = merged.row_max;

@@ -48,7 +48,8 @@ template <const Config& kConfig, const Problem& kProblem>
 struct PagedSource {
   static constexpr int kDim = kProblem.head_dim;
   static constexpr int kBlockN = kConfig.block_n;
-  static constexpr int kChunks = kDim / 8;
+  static constexpr int kKeyBytes = key_bytes(kProblem);
+  static constexpr int kChunks = kDim * kKeyBytes / 16;
   static constexpr int kCopyRows = threads_per_group(kConfig) / kChunks;
   static constexpr int kFetchBytes = 128 * static_cast<int>(kConfig.l2_prefetch_size);
   using Pages = PagesOfTile<kConfig, kProblem>;
@@ -59,7 +60,8 @@ struct PagedSource {
 
   /// @param offset of the head in the first page
   __device__ __forceinline__ PagedSource(const void* tensor, long long offset, long long row_stride, int, int chunk)
-      : from(reinterpret_cast<unsigned long long>(tensor) + 2 * (offset + 8 * chunk)), row_bytes(2 * row_stride) {}
+      : from(reinterpret_cast<unsigned long long>(tensor) + kKeyBytes * (offset + 16 / kKeyBytes * chunk)),
+        row_bytes(kKeyBytes * row_stride) {}
 
   /// Starts copying the tile whose first key is `first` and whose pages are looked up; keys from `end` on become
   /// zeros. For whole warps.
@@ -69,15 +71,16 @@ struct PagedSource {
     const int copy_row = static_cast<int>(threadIdx.x) % threads_per_group(kConfig) / kChunks;
     const int chunk = static_cast<int>(threadIdx.x) % kChunks;
     long long offsets[Pages::kKeys];
-    pages.offsets_of(offsets, 2 * page_stride, row_bytes);
+    pages.offsets_of(offsets, kKeyBytes * page_stride, row_bytes);
 #pragma unroll
     for (int i = 0; i < kBlockN / kCopyRows; ++i) {
       const int row = copy_row + i * kCopyRows;
       const long long offset = __shfl_sync(0xffffffffU, offsets[i * kCopyRows / 32], row % 32);
       const bool inside = first + row < end;
       // Where nothing is read the address must still be one that could be.
-      ptx::cp_async_cg_16_fetch<kFetchBytes>(tile + tile::chunk_offset(kConfig.smem_layout, kDim, row, chunk),
-                                             inside ? from + offset : from, inside ? 16 : 0);
+      ptx::cp_async_cg_16_fetch<kFetchBytes>(
+          tile + key_chunk_offset(kConfig.smem_layout, kDim * kKeyBytes / 2, row, chunk), inside ? from + offset : from,
+          inside ? 16 : 0);
     }
   }
 };

@@ -14,15 +14,30 @@
 
 namespace heed::sm90_decode {
 
+/// An element of K or V, as addresses count it.
+template <int kBytes>
+struct KeyElement {
+  using Type = unsigned short;
+};
+template <>
+struct KeyElement<1> {
+  using Type = unsigned char;
+};
+
 template <const Config& kConfig, const Problem& kProblem>
 struct Block {
   // ---- compile-time facts
   static constexpr int kBlockM = kConfig.block_m;
   static constexpr int kBlockN = kConfig.block_n;
   static constexpr int kHeadDim = kProblem.head_dim;
-  static constexpr int kDim = padded_dim(kHeadDim);
-  static constexpr int kBoxes = kDim / tile::kBoxColumns;
-  static constexpr int kBoxBytes = kBlockN * tile::kBoxRowBytes;
+  static constexpr bool kQuantised = is_quantised(kProblem);  // K and V have 8 bits: quantised.cuh
+  static constexpr Element kOperand = kQuantised ? Element::fp16 : kProblem.element;  // of both products
+  static constexpr int kKeyBytes = key_bytes(kProblem);
+  static constexpr int kDim = padded_dim(kProblem);
+  static constexpr int kBoxColumns = box_columns(kDim, kKeyBytes);
+  static constexpr int kBoxRowBytes = kBoxColumns * kKeyBytes;
+  static constexpr int kBoxes = kDim / kBoxColumns;
+  static constexpr int kBoxBytes = kBlockN * kBoxRowBytes;
   static constexpr int kGroups = kConfig.kv_groups;
   static constexpr int kGroupThreads = 32 * warps_per_group(kConfig);
   static constexpr int kThreads = consumers(kConfig);  // that compute
@@ -30,7 +45,7 @@ struct Block {
   static constexpr int kFirstMerger = kThreads + (kConfig.producer_warp ? 32 : 0);
   static constexpr int kStages = kConfig.stages;
   static constexpr int kReaders = by_columns(kConfig) ? kGroups : kGroupThreads / 32;  // warps that read a stage
-  static constexpr SharedPlan kPlan = shared_plan(kConfig, kDim);
+  static constexpr SharedPlan kPlan = shared_plan(kConfig, kDim, kKeyBytes);
   static constexpr bool kBegins = has_left_bound(kProblem.mask);
   static constexpr bool kChanges = changes_scores(kProblem.features);
   using Changes = attention::PackedRowChanges<kProblem>;
@@ -40,6 +55,8 @@ struct Block {
 
   static_assert(kHeadDim % 8 == 0 && kBlockN % 16 == 0, "rows of whole 16 bytes, products of 16 keys");
   static_assert(kBoxBytes % 1024 == 0, "every box starts a swizzle atom");
+  static_assert(kKeyBytes == bytes_of(v_element(kProblem)) && kKeyBytes <= 2 && q_element(kProblem) == kProblem.element,
+                "K and V are both quantised or neither, Q is not");
 
   // ---- state
   const Params<kProblem>& params;
@@ -198,8 +215,8 @@ struct Block {
   /// Asks for the boxes of a tile of K, or of V.
   __device__ __forceinline__ void copy_boxes(unsigned to, const TensorMap& map, const Source& source,
                                              unsigned barrier) const {
-    sm90::load_boxes<kBoxes, kConfig.evict_first>(to, kBoxBytes, map, barrier, source.tile * kBlockN, source.kv_head,
-                                                  source.batch);
+    sm90::load_boxes<kBoxes, kConfig.evict_first, kBoxColumns>(to, kBoxBytes, map, barrier, source.tile * kBlockN,
+                                                               source.kv_head, source.batch);
   }
 
   /// Where the block's tile `index` comes from.
@@ -223,11 +240,14 @@ struct Block {
     find_head(source);
   }
 
-  /// Address a lane gives to ldmatrix for a 16 x 16 block at (row, 8 * chunk) of a tile; `row` is a multiple of 8.
+  /// Address a lane gives to ldmatrix for a 16 x 16 block of 16-bit words at (row, 8 * chunk) of a tile; `row` is a
+  /// multiple of 8. Chunk c of row r lies at c ^ (r % 8), of rows of 64 bytes at c ^ (r / 2 % 4).
   __device__ __forceinline__ static unsigned block_address(unsigned tile, int row, int chunk,
                                                            tile::Coordinate lane_offset) {
-    const int swizzled = (chunk % 8) ^ (lane_offset.column / 8) ^ (lane_offset.row % 8);
-    return tile + chunk / 8 * kBoxBytes + (row + lane_offset.row) * tile::kBoxRowBytes + swizzled * 16;
+    constexpr int kChunks = kBoxRowBytes / 16;
+    const int of_row = kChunks == 8 ? lane_offset.row % 8 : lane_offset.row / 2 % 4;
+    const int swizzled = (chunk % kChunks) ^ (lane_offset.column / 8) ^ of_row;
+    return tile + chunk / kChunks * kBoxBytes + (row + lane_offset.row) * kBoxRowBytes + swizzled * 16;
   }
 
   /// While the producer works out where its first copies come from.
@@ -274,7 +294,7 @@ struct Block {
   /// only, while a copy waits for its tensor map, which comes from memory too. One thread, few instructions: lanes ask
   /// one after the other.
   __device__ __forceinline__ void prefetch_first_keys(const Source& source) const {
-    constexpr int kKeys = kConfig.l2_prefetch_kib * 1024 / (2 * kHeadDim * 2);
+    constexpr int kKeys = kConfig.l2_prefetch_kib * 1024 / (2 * kHeadDim * kKeyBytes);
     constexpr int kPiece = least(kBlockN, kKeys);
     const int begin = source.tile * kBlockN;
     const int end = least(least(begin + kKeys, (source.tile + tile_count) * kBlockN), params.len_k);
@@ -288,9 +308,10 @@ struct Block {
   __device__ __forceinline__ void prefetch_rows(const void* tensor, const TensorStrides& strides, const Source& source,
                                                 int row, int rows) const {
     if (strides.row != kHeadDim) return;
-    const auto* const from = static_cast<const unsigned short*>(tensor) + source.batch * strides.batch +
-                             source.kv_head * strides.head + static_cast<long long>(row) * kHeadDim;
-    ptx::cp_async_bulk_prefetch_l2(from, rows * kHeadDim * 2);
+    const auto* const from = static_cast<const typename KeyElement<kKeyBytes>::Type*>(tensor) +
+                             source.batch * strides.batch + source.kv_head * strides.head +
+                             static_cast<long long>(row) * kHeadDim;
+    ptx::cp_async_bulk_prefetch_l2(from, rows * kHeadDim * kKeyBytes);
   }
 
   /// Packed row `row` of a job.

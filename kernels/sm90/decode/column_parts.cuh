@@ -11,6 +11,7 @@
 #include "kernels/ptx/mma.cuh"
 #include "kernels/sm90/decode/block.cuh"
 #include "kernels/sm90/decode/partial.cuh"
+#include "kernels/sm90/decode/quantised.cuh"
 
 namespace heed::sm90_decode {
 
@@ -18,7 +19,7 @@ template <const Config& kConfig, const Problem& kProblem>
 struct ColumnParts : Block<kConfig, kProblem> {
   using Base = Block<kConfig, kProblem>;
   using Base::block, Base::group, Base::lane, Base::params, Base::params_of, Base::place_of, Base::shared,
-      Base::shared_base, Base::words, Base::kDim, Base::kGroups, Base::kHeadDim, Base::kPlan;
+      Base::shared_base, Base::words, Base::kDim, Base::kGroups, Base::kHeadDim, Base::kPlan, Base::kQuantised;
   using typename Base::KnownJob, typename Base::Segment;
 
   static constexpr int kRows = row_groups(kConfig);                 // groups of eight rows
@@ -30,7 +31,7 @@ struct ColumnParts : Block<kConfig, kProblem> {
   static constexpr unsigned kAll = 0xffffffffU;
 
   /// What a warp holds of a segment: of eight rows a group, lane T has rows 2 (T % 4) and the next, of columns T / 4
-  /// and T / 4 + 8 of each fragment.
+  /// and T / 4 + 8 of each fragment; of V in 8 bits columns 2 (T / 4) and the next.
   struct Result {
     float out[kRows][kColumns][4];
     float sum[kRows][4];  ///< the first two count
@@ -52,7 +53,8 @@ struct ColumnParts : Block<kConfig, kProblem> {
     int rows;                    ///< real ones
     unsigned* mine;              ///< this lane's words, of this block's part
     unsigned* others;            ///< of the second block's
-    unsigned short* out[kRows];  ///< two columns of a row
+    unsigned short* out[kRows];  ///< two columns of a row, where V has 8 bits four
+    float value_factors[kQuantised ? kColumns : 1][2];  ///< of the lane's columns of a Result
   };
 
   __device__ __forceinline__ Finish finish_of(const KnownJob& job, const Segment& segment) const {
@@ -70,9 +72,11 @@ struct ColumnParts : Block<kConfig, kProblem> {
       const PackedRow from = packed_row(job.first + (row < job.rows ? row : 0), p.group_size);
       const int head = job.kv_head * p.group_size + from.head;
       finish.out[n] = static_cast<unsigned short*>(p.o) + job.batch * p.o_strides.batch + head * p.o_strides.head +
-                      from.query * p.o_strides.row + 16 * group * kColumns + 2 * (lane % 4);
+                      from.query * p.o_strides.row + 16 * group * kColumns + (kQuantised ? 4 : 2) * (lane % 4);
       ptx::settle(finish.out[n]);
     }
+    if constexpr (kQuantised)
+      load_value_factors<kHeadDim>(finish.value_factors, p, job.batch, job.kv_head, 16 * group * kColumns, lane);
     ptx::settle(finish.mine);
     ptx::settle(finish.others);
     return finish;
@@ -84,6 +88,7 @@ struct ColumnParts : Block<kConfig, kProblem> {
   __device__ __forceinline__ bool has_row(int n, int rows) const { return 8 * n + 2 * (lane % 4) < rows; }
 
   __device__ __forceinline__ void end_segment(Result& result, const Finish& finish, const KnownJob& job) const {
+    if constexpr (kQuantised) scale_values(result, finish);
     if (finish.parts > 1) {
       ptx::mbarrier_wait(counted(finish.slot), 0);
       const bool merges = ptx::warp_uniform(is_last(finish.slot)) != 0;
@@ -106,6 +111,16 @@ struct ColumnParts : Block<kConfig, kProblem> {
     if constexpr (kProblem.features.sinks) add_sinks(result, job);
     store(result, finish);
     if (params.lse != nullptr && group == 0 && lane < 4) store_lse(result, job);
+  }
+
+  /// V's factors. Before parts meet: registers are fewest while they do.
+  __device__ __forceinline__ void scale_values(Result& result, const Finish& finish) const {
+#pragma unroll
+    for (int n = 0; n < kRows; ++n)
+#pragma unroll
+      for (int i = 0; i < kColumns; ++i)
+#pragma unroll
+        for (int e = 0; e < 4; ++e) result.out[n][i][e] *= finish.value_factors[i][e / 2];
   }
 
   /// Where this lane's words begin, in a place.
@@ -338,14 +353,20 @@ struct ColumnParts : Block<kConfig, kProblem> {
       for (int r = 0; r < 2; ++r) inverse[r] = result.sum[n][r] == 0.0F ? 0.0F : ptx::rcp_approx_ftz(result.sum[n][r]);
       const bool is_real = 8 * n + lane / 4 < finish.rows;
 #pragma unroll
-      for (int i = 0; i < kColumns; ++i)
+      for (int i = 0; i < kColumns; ++i) {
+        if constexpr (kQuantised) {
+          if (16 * (group * kColumns + i) < kHeadDim)
+            store_columns<kProblem.element>(finish.out[n] + 16 * i, result.out[n][i], inverse, is_real);
+        } else {
 #pragma unroll
-        for (int h = 0; h < 2; ++h) {
-          const unsigned pair = ptx::movmatrix_trans(ptx::cvt_rn_x2<kProblem.element>(
-              result.out[n][i][2 * h] * inverse[0], result.out[n][i][2 * h + 1] * inverse[1]));
-          const bool is_column = kHeadDim == kDim || 16 * (group * kColumns + i) + 8 * h < kHeadDim;
-          if (is_real && is_column) ptx::st_global(finish.out[n] + 16 * i + 8 * h, pair);
+          for (int h = 0; h < 2; ++h) {
+            const unsigned pair = ptx::movmatrix_trans(ptx::cvt_rn_x2<kProblem.element>(
+                result.out[n][i][2 * h] * inverse[0], result.out[n][i][2 * h + 1] * inverse[1]));
+            const bool is_column = kHeadDim == kDim || 16 * (group * kColumns + i) + 8 * h < kHeadDim;
+            if (is_real && is_column) ptx::st_global(finish.out[n] + 16 * i + 8 * h, pair);
+          }
         }
+      }
     }
   }
 

@@ -3,6 +3,7 @@
 
 #include "kernels/ptx/mma.cuh"
 #include "kernels/sm90/decode/column_parts.cuh"
+#include "kernels/sm90/decode/quantised.cuh"
 
 namespace heed::sm90_decode {
 
@@ -10,7 +11,7 @@ template <const Config& kConfig, const Problem& kProblem>
 struct ColumnScores : ColumnParts<kConfig, kProblem> {
   using Base = ColumnParts<kConfig, kProblem>;
   using Base::block_address, Base::first_key_of, Base::group, Base::lane, Base::params_of, Base::kBlockN, Base::kDim,
-      Base::kGroups, Base::kRows;
+      Base::kGroups, Base::kOperand, Base::kQuantised, Base::kRows;
   using typename Base::Changes, typename Base::KnownJob;
 
   static constexpr int kKeys = kBlockN / (16 * kGroups);      // fragments of 16 keys of a warp's scores
@@ -31,16 +32,20 @@ struct ColumnScores : ColumnParts<kConfig, kProblem> {
         for (int n = 0; n < kRows; ++n)
 #pragma unroll
           for (int e = 0; e < 4; ++e) chains[h][j][n][e] = 0.0F;
+    if constexpr (kQuantised) {
+      multiply_quantised_keys(chains, query, keys);
+    } else {
 #pragma unroll
-    for (int k = 0; k < kDim / 16; ++k)
+      for (int k = 0; k < kDim / 16; ++k)
 #pragma unroll
-      for (int j = 0; j < kKeys; ++j) {
-        unsigned a[4];
-        ptx::ldmatrix_x4(a, block_address(keys, 16 * (group * kKeys + j), 2 * k, tile::ldmatrix_a_address(lane)));
+        for (int j = 0; j < kKeys; ++j) {
+          unsigned a[4];
+          ptx::ldmatrix_x4(a, block_address(keys, 16 * (group * kKeys + j), 2 * k, tile::ldmatrix_a_address(lane)));
 #pragma unroll
-        for (int n = 0; n < kRows; ++n)
-          ptx::mma_m16n8k16<kProblem.element>(chains[k % kChains][j][n], a, query[k][n][0], query[k][n][1]);
-      }
+          for (int n = 0; n < kRows; ++n)
+            ptx::mma_m16n8k16<kOperand>(chains[k % kChains][j][n], a, query[k][n][0], query[k][n][1]);
+        }
+    }
 #pragma unroll
     for (int j = 0; j < kKeys; ++j)
 #pragma unroll
@@ -48,6 +53,28 @@ struct ColumnScores : ColumnParts<kConfig, kProblem> {
 #pragma unroll
         for (int e = 0; e < 4; ++e)
           scores[j][n][e] = kChains == 1 ? chains[0][j][n][e] : chains[0][j][n][e] + chains[kChains - 1][j][n][e];
+  }
+
+  /// Two steps of 16 of the head dim at a time: registers 0 and 1 hold eight keys each of the first.
+  __device__ __forceinline__ void multiply_quantised_keys(float (&chains)[kChains][kKeys][kRows][4],
+                                                          const unsigned (&query)[kDim / 16][kRows][2],
+                                                          unsigned keys) const {
+#pragma unroll
+    for (int k = 0; k < kDim / 16; k += 2)
+#pragma unroll
+      for (int j = 0; j < kKeys; ++j) {
+        unsigned bytes[4];
+        ptx::ldmatrix_x4(bytes, block_address(keys, 16 * (group * kKeys + j), k, tile::ldmatrix_a_address(lane)));
+#pragma unroll
+        for (int s = 0; s < 2; ++s) {
+          unsigned a[4];
+          tile::widen<k_element(kProblem)>(a[0], a[2], bytes[2 * s]);
+          tile::widen<k_element(kProblem)>(a[1], a[3], bytes[2 * s + 1]);
+#pragma unroll
+          for (int n = 0; n < kRows; ++n)
+            ptx::mma_m16n8k16<kOperand>(chains[s % kChains][j][n], a, query[k + s][n][0], query[k + s][n][1]);
+        }
+      }
   }
 
   __device__ __forceinline__ void change_scores(Scores& scores, const Changes (&changes)[kRows][2],

@@ -18,14 +18,14 @@
 #include "kernels/attention/softmax.cuh"
 #include "kernels/ptx/mma.cuh"
 #include "kernels/ptx/shared.cuh"
-#include "kernels/sm90/decode/column_scores.cuh"
 #include "kernels/sm90/decode/entry_producer.cuh"
+#include "kernels/sm90/decode/quantised_columns.cuh"
 
 namespace heed::sm90_decode {
 
 template <const Config& kConfig, const Problem& kProblem>
-struct ByColumns : ColumnScores<kConfig, kProblem> {
-  using Base = ColumnScores<kConfig, kProblem>;
+struct ByColumns : QuantisedColumns<kConfig, kProblem> {
+  using Base = QuantisedColumns<kConfig, kProblem>;
   using Base::barriers_are_set, Base::block, Base::block_address, Base::counted, Base::empty, Base::end_segment,
       Base::ending, Base::finish_of, Base::first_job, Base::first_tile, Base::full, Base::group, Base::is_last,
       Base::is_own_job, Base::job_of, Base::job_tiles, Base::lane, Base::merger, Base::params, Base::prefetch_maps,
@@ -33,16 +33,17 @@ struct ByColumns : ColumnScores<kConfig, kProblem> {
       Base::shared_base, Base::stage_address, Base::tile_count, Base::values_full, Base::wait_for_launch_before,
       Base::kAll, Base::kBlockM, Base::kBlockN, Base::kColumns, Base::kDim, Base::kGroups, Base::kHeadDim, Base::kPlan,
       Base::kRows, Base::kStages, Base::kThreads, Base::wait_for_barriers, Base::kBegins, Base::kChanges,
-      Base::kEntries, Base::are_same, Base::ends_block, Base::first_key_of, Base::next_job, Base::params_of,
-      Base::start_of, Base::tiles_of, Base::kKeys, Base::multiply_keys, Base::change_scores, Base::hide_keys,
-      Base::hide_first_keys;
+      Base::kEntries, Base::kOperand, Base::kQuantised, Base::are_same, Base::ends_block, Base::first_key_of,
+      Base::next_job, Base::params_of, Base::start_of, Base::tiles_of, Base::kKeys, Base::multiply_keys,
+      Base::change_scores, Base::hide_keys, Base::hide_first_keys, Base::kSteps, Base::begin_factors,
+      Base::advance_factors, Base::scale_scores, Base::load_queries_of_quantised, Base::load_quantised_values;
   using typename Base::Role, typename Base::Segment, typename Base::Result, typename Base::Finish,
-      typename Base::Changes, typename Base::JobIndex, typename Base::KnownJob, typename Base::Scores;
+      typename Base::Changes, typename Base::JobIndex, typename Base::KnownJob, typename Base::Scores,
+      typename Base::Factors;
 
-  static constexpr int kSteps = kBlockN / 16;  // of 16 keys of a product with V
-  static constexpr int kCountedAhead = 2;      // tiles: the reply of a counter takes about as long as one
+  static constexpr int kCountedAhead = 2;  // tiles: the reply of a counter takes about as long as one
   static constexpr float kMargin = kConfig.rescale == attention::Rescale::conditional ? attention::kFar : 0.0F;
-  static constexpr unsigned kOnes = kProblem.element == Element::bf16 ? 0x3f803f80U : 0x3c003c00U;
+  static constexpr unsigned kOnes = kOperand == Element::bf16 ? 0x3f803f80U : 0x3c003c00U;
 
   __device__ __forceinline__ ByColumns(const Params<kProblem>& p, const TensorMaps& m, char* dynamic_shared)
       : Base(p, m, dynamic_shared) {}
@@ -168,7 +169,11 @@ struct ByColumns : ColumnScores<kConfig, kProblem> {
   __device__ __forceinline__ void take_tiles(Result& result, const KnownJob& job, bool is_first, int job_first, int end,
                                              int block_end, Cursor& at) const {
     unsigned query[kDim / 16][kRows][2];
-    load_queries(query, job);
+    [[maybe_unused]] Factors factors;
+    if constexpr (kQuantised)
+      load_queries_of_quantised(query, factors.of_rows, job);
+    else
+      load_queries(query, job);
     if (is_first) wait_for_barriers();  // not before the first segment's queries are asked for
     int row_end[kRows][2];              // keys that this lane's rows see; those beyond the real ones see what they like
 #pragma unroll
@@ -189,14 +194,16 @@ struct ByColumns : ColumnScores<kConfig, kProblem> {
           changes[n][r] = Changes(params_of(job), job.batch, job.kv_head, job.first + 8 * n + 2 * (lane % 4) + r);
     // Once a block, in its last segment: at that one's first tile where it is short.
     const int ending_tile = block_end - kCountedAhead > at.tile ? block_end - kCountedAhead : at.tile;
+    if constexpr (kQuantised) begin_factors(factors, job, (at.tile - job_first) * kBlockN);
 #pragma unroll 1
     for (; at.tile < end; ++at.tile) {
       int first_key = (at.tile - job_first) * kBlockN;
       if constexpr (kEntries) first_key += job.first_key;
+      if constexpr (kQuantised) advance_factors(factors, job, first_key);
       ptx::mbarrier_wait(full(at.stage), at.parity);
       if (block_end == end && at.tile == ending_tile && group == 0 && lane == 0) ptx::mbarrier_arrive(ending());
       if (first_key < job.keys_end) {
-        take_tile(result, query, at, first_key, first_key + kBlockN > job.keys_plain, row_end, changes, job);
+        take_tile(result, query, at, first_key, first_key + kBlockN > job.keys_plain, row_end, changes, factors, job);
         at.which ^= 1;
       } else {
         ptx::mbarrier_wait(values_full(at.stage), at.parity);  // before the stage is given back
@@ -244,11 +251,12 @@ struct ByColumns : ColumnScores<kConfig, kProblem> {
   __device__ __forceinline__ void take_tile(Result& result, const unsigned (&query)[kDim / 16][kRows][2],
                                             const Cursor& at, int first_key, bool masked,
                                             const int (&row_end)[kRows][2], const Changes (&changes)[kRows][2],
-                                            const KnownJob& job) const {
+                                            [[maybe_unused]] const Factors& factors, const KnownJob& job) const {
     const float scale_log2 = kChanges ? 1.0F : params.scale * attention::kLog2e;
     const unsigned keys = stage_address(at.stage);
     Scores scores;
     multiply_keys(scores, query, keys);
+    if constexpr (kQuantised) scale_scores(scores, factors.of_rows, factors.of_keys);
     if constexpr (kChanges) change_scores(scores, changes, row_end, first_key, job);
     if (masked) hide_keys(scores, first_key, row_end);
     if constexpr (kBegins)
@@ -269,12 +277,17 @@ struct ByColumns : ColumnScores<kConfig, kProblem> {
     put_weights(weights, scores, result, scale_log2);
     ptx::mbarrier_wait(values_full(at.stage), at.parity);
     unsigned values[kSteps][kColumns][4];
+    if constexpr (kQuantised) {
+      load_quantised_values(values, keys + kPlan.tile_bytes);
+    } else {
 #pragma unroll
-    for (int k = 0; k < kSteps; ++k)
+      for (int k = 0; k < kSteps; ++k)
 #pragma unroll
-      for (int i = 0; i < kColumns; ++i)
-        ptx::ldmatrix_x4_trans(values[k][i], block_address(keys + kPlan.tile_bytes, 16 * k, 2 * (group * kColumns + i),
-                                                           tile::ldmatrix_k_address(lane)));
+        for (int i = 0; i < kColumns; ++i)
+          ptx::ldmatrix_x4_trans(values[k][i],
+                                 block_address(keys + kPlan.tile_bytes, 16 * k, 2 * (group * kColumns + i),
+                                               tile::ldmatrix_k_address(lane)));
+    }
     if constexpr (kEntries)
       if (first_key + kBlockN > job.keys_end || first_key < job.keys_begin) clear_values(values, first_key, job);
     if (ptx::barrier_red_or(attention::barrier_id<kConfig, NamedBarrier::weights>(), kThreads, far)) {
@@ -317,8 +330,7 @@ struct ByColumns : ColumnScores<kConfig, kProblem> {
           for (int r = 0; r < 2; ++r)
             p[r] = attention::exp2<kConfig.exp2>(fmaf(scores[j][n][2 * h + r], scale_log2, negative[r]), 2 * h + r);
           const int key = 16 * (group * kKeys + j) + lane / 4 + 8 * h;
-          ptx::st_shared(weights + (n * kBlockN + key) * 16 + 4 * (lane % 4),
-                         ptx::cvt_rn_x2<kProblem.element>(p[0], p[1]));
+          ptx::st_shared(weights + (n * kBlockN + key) * 16 + 4 * (lane % 4), ptx::cvt_rn_x2<kOperand>(p[0], p[1]));
         }
     }
   }
@@ -373,8 +385,8 @@ struct ByColumns : ColumnScores<kConfig, kProblem> {
         for (int h = 0; h < 2; ++h) {
 #pragma unroll
           for (int i = 0; i < kColumns; ++i)
-            ptx::mma_m16n8k16<kProblem.element>(result.out[n][i], values[k + h][i], b[2 * h], b[2 * h + 1]);
-          ptx::mma_m16n8k16<kProblem.element>(result.sum[n], kOne, b[2 * h], b[2 * h + 1]);
+            ptx::mma_m16n8k16<kOperand>(result.out[n][i], values[k + h][i], b[2 * h], b[2 * h + 1]);
+          ptx::mma_m16n8k16<kOperand>(result.sum[n], kOne, b[2 * h], b[2 * h + 1]);
         }
       }
   }

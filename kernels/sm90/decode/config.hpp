@@ -8,6 +8,7 @@
 #include "kernels/attention/policies.hpp"
 #include "kernels/attention/tile_scheduler.hpp"
 #include "kernels/contract.hpp"
+#include "kernels/element.hpp"
 #include "kernels/tile/matrix_descriptor.hpp"
 #include "kernels/tile/packed_rows.hpp"
 #include "kernels/tile/registers.hpp"
@@ -56,9 +57,24 @@ using tile::least;
 using tile::packed_row;
 using tile::PackedRow;
 
-/// Columns of tiles and accumulators: the head dim up to a multiple of a box's 64. Copies fill the rest with zeros.
-HEED_HOST_DEVICE constexpr int padded_dim(int head_dim) {
-  return ceil_div(head_dim, tile::kBoxColumns) * tile::kBoxColumns;
+/// Of an element of K and of V: both are quantised or neither is.
+HEED_HOST_DEVICE constexpr int key_bytes(const Problem& problem) {
+  return bytes_of(k_element(problem));
+}
+
+/// Columns of tiles and accumulators: the head dim up to whole boxes. Copies fill the rest with zeros. A row of a box
+/// has 128 bytes, of 8-bit elements and head dims up to 64 it has 64.
+HEED_HOST_DEVICE constexpr int padded_dim(int head_dim, int key_bytes = 2) {
+  const int columns = key_bytes == 1 && head_dim > tile::kBoxColumns ? tile::kBoxRowBytes : tile::kBoxColumns;
+  return ceil_div(head_dim, columns) * columns;
+}
+HEED_HOST_DEVICE constexpr int padded_dim(const Problem& problem) {
+  return padded_dim(problem.head_dim, key_bytes(problem));
+}
+/// Of a box of K or V.
+/// @param dim padded_dim
+HEED_HOST_DEVICE constexpr int box_columns(int dim, int key_bytes) {
+  return key_bytes == 1 && dim > tile::kBoxColumns ? tile::kBoxRowBytes : tile::kBoxColumns;
 }
 
 // ---------------------------------------------------------------------------------------------- rows
@@ -265,7 +281,7 @@ HEED_HOST_DEVICE constexpr int threads(const Config& c) {
 ///   | ... | P of two tiles, 16 bits | row maxima | barriers | counted | is last |
 ///
 struct SharedPlan {
-  int tile_bytes;     ///< K or V of one stage: boxes of 64 columns, one behind the other
+  int tile_bytes;     ///< K or V of one stage: boxes of box_columns, one behind the other
   int weights;        ///< by columns: (2, row groups, block_n, 8) 16-bit, P of one tile and of the next
   int row_maxima;     ///< by columns: (groups, block_m) fp32, maxima of each warp's keys
   int partial_out;    ///< (groups, block_m, partial_pitch) fp32
@@ -278,9 +294,9 @@ struct SharedPlan {
   int total;
 };
 
-HEED_HOST_DEVICE constexpr SharedPlan shared_plan(const Config& c, int dim) {
+HEED_HOST_DEVICE constexpr SharedPlan shared_plan(const Config& c, int dim, int key_bytes = 2) {
   SharedPlan plan{};
-  plan.tile_bytes = c.block_n * dim * 2;
+  plan.tile_bytes = c.block_n * dim * key_bytes;
   const int ring_end = c.stages * 2 * plan.tile_bytes;
   plan.weights = ring_end;
   plan.row_maxima = plan.weights + 2 * c.block_m * c.block_n * 2;
@@ -346,7 +362,7 @@ HEED_HOST_DEVICE constexpr int merge_parts(const Config& c, int dim, int rows, i
 /// rows' keys, and what a merge of four warps holds of them; without, NVRTC 13.0 spilled 4 to 32 bytes. Biases take
 /// pointers, and more beside ALiBi's slopes or an entry's own numbers: 4 to 68 bytes were spilled.
 HEED_HOST_DEVICE constexpr int registers_needed(const Config& c, const Problem& problem) {
-  const int dim = padded_dim(problem.head_dim);
+  const int dim = padded_dim(problem);
   const int polynomial = c.exp2 == attention::Exp2{} ? 0 : 4;
   int beside = 0;
   if (dim >= 128 && by_columns(c)) beside = has_right_bound(problem.mask) && c.block_m == 32 ? 16 : 0;
@@ -357,6 +373,8 @@ HEED_HOST_DEVICE constexpr int registers_needed(const Config& c, const Problem& 
   if (f.bias && (f.alibi || f.lengths || f.pages)) beside += by_columns(c) ? 4 * row_groups(c) : 5 + c.block_n / 4;
   // Of head dims beyond 128 two groups of rows spilled up to 100 bytes beside an entry's own numbers, 8 beside biases.
   if (dim > 128 && c.block_m > 8 && (f.bias || f.lengths || f.pages)) beside += 16;
+  // Factors of keys, rows and columns of V beside a head dim of 256 spilled 32 bytes of two groups of rows.
+  if (key_bytes(problem) == 1 && dim > 128 && c.block_m > 8) beside += 16;
   if (by_columns(c)) {
     const int fragments = column_fragments(c, dim);
     const int a_row_group = dim / 8 + 4 * fragments + 4 + c.block_n / c.kv_groups / 4 + c.block_n / 8;

@@ -60,7 +60,13 @@ struct Line {
       : launch(p), heads(p.heads_kv * row_tiles(kConfig, p.group_size, p.len_q)) {}
 
   __device__ __forceinline__ FeatureParams params_of(int entry) const {
-    return of_entry(launch, entry, ElementTraits<kProblem.element>::bytes);
+    if constexpr (is_quantised(kProblem)) {
+      FeatureParams own = of_entry(launch, entry, {2, key_bytes(kProblem), key_bytes(kProblem), 2});
+      take_scales_of_entry(own, launch, entry);
+      return own;
+    } else {
+      return of_entry(launch, entry, ElementTraits<kProblem.element>::bytes);
+    }
   }
   /// The first key that a row of an entry sees.
   __device__ __forceinline__ static int keys_begin(const FeatureParams& own) {

@@ -66,11 +66,11 @@ struct EntryProducer {
     }
     __syncwarp();
     if (has_box()) {
-      const unsigned to = keys + block.lane * box_rows * tile::kBoxRowBytes;
-      sm90::load_boxes<Of::kBoxes, kConfig.evict_first>(to, Of::kBoxBytes, block.maps.k, block.full(stage), row,
-                                                        kv_head, entry);
-      sm90::load_boxes<Of::kBoxes, kConfig.evict_first>(to + Of::kPlan.tile_bytes, Of::kBoxBytes, block.maps.v,
-                                                        block.values_full(stage), row, kv_head, entry);
+      const unsigned to = keys + block.lane * box_rows * Of::kBoxRowBytes;
+      sm90::load_boxes<Of::kBoxes, kConfig.evict_first, Of::kBoxColumns>(to, Of::kBoxBytes, block.maps.k,
+                                                                         block.full(stage), row, kv_head, entry);
+      sm90::load_boxes<Of::kBoxes, kConfig.evict_first, Of::kBoxColumns>(
+          to + Of::kPlan.tile_bytes, Of::kBoxBytes, block.maps.v, block.values_full(stage), row, kv_head, entry);
     }
     __syncwarp();
     if (++tile == job.tiles) {
@@ -85,7 +85,7 @@ struct EntryProducer {
 
   /// The first keys and values of the block, from the L2 (Block::prefetch_first_keys).
   __device__ __forceinline__ void prefetch() const {
-    constexpr int kKeys = kConfig.l2_prefetch_kib * 1024 / (2 * Of::kHeadDim * 2);
+    constexpr int kKeys = kConfig.l2_prefetch_kib * 1024 / (2 * Of::kHeadDim * Of::kKeyBytes);
     constexpr int kPiece = least(kBlockN, kKeys);
     const int begin = first_key + tile * kBlockN;
     const int end = least(least(begin + kKeys, begin + least(block.tile_count, job.tiles - tile) * kBlockN), own.len_k);

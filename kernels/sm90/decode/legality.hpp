@@ -25,7 +25,8 @@ enum class Illegal {
 HEED_HOST_DEVICE constexpr Illegal is_legal(const Config& c, const Problem& problem, long long shared_bytes,
                                             long long shared_bytes_per_processor) {
   if (problem.head_dim < 8 || problem.head_dim > 256 || problem.head_dim % 8 != 0) return Illegal::head_dim;
-  const int dim = padded_dim(problem.head_dim);
+  if (key_bytes(problem) == 1 && problem.head_dim % 16 != 0) return Illegal::head_dim;
+  const int dim = padded_dim(problem);
   if (by_columns(c)) {
     if (dim % (16 * c.kv_groups) != 0 || c.block_n % (16 * c.kv_groups) != 0) return Illegal::columns;
     if (c.block_m > 32) return Illegal::columns_rows;  // Q alone would take 128 registers
@@ -37,7 +38,7 @@ HEED_HOST_DEVICE constexpr Illegal is_legal(const Config& c, const Problem& prob
   }
   if ((problem.features.lengths || problem.features.pages) && !c.producer_warp) return Illegal::producer_of_entries;
   if (threads(c) > 1024) return Illegal::threads;
-  const int total = shared_plan(c, dim).total;
+  const int total = shared_plan(c, dim, key_bytes(problem)).total;
   if (total > shared_bytes) return Illegal::shared_memory;
   // The runtime keeps 1 KiB of each block's shared memory to itself.
   if (static_cast<long long>(c.min_blocks) * (total + 1024) > shared_bytes_per_processor) return Illegal::occupancy;

@@ -6,6 +6,7 @@
 #include "kernels/attention/softmax.cuh"
 #include "kernels/sm90/decode/block.cuh"
 #include "kernels/sm90/decode/partial.cuh"
+#include "kernels/sm90/decode/quantised.cuh"
 
 namespace heed::sm90_decode {
 
@@ -15,8 +16,8 @@ struct TileParts : Block<kConfig, kProblem> {
   using Base::block, Base::ending, Base::first_job, Base::first_tile, Base::group, Base::job_of, Base::job_tiles,
       Base::lane, Base::merger, Base::params, Base::params_of, Base::place_of, Base::prefetch_queries, Base::segment_of,
       Base::shared, Base::tile_count, Base::wait_for_launch_before, Base::warp, Base::words, Base::kBlockM, Base::kDim,
-      Base::kGroups, Base::kHeadDim, Base::kMergers, Base::kPlan, Base::kThreads, Base::kEntries, Base::next_job,
-      Base::start_of, Base::tiles_of;
+      Base::kGroups, Base::kHeadDim, Base::kMergers, Base::kPlan, Base::kQuantised, Base::kThreads, Base::kEntries,
+      Base::next_job, Base::start_of, Base::tiles_of;
   using typename Base::JobIndex, typename Base::KnownJob, typename Base::Segment;
 
   static constexpr int kOutTiles = kDim / 8;  // n-tiles of O
@@ -61,8 +62,19 @@ struct TileParts : Block<kConfig, kProblem> {
       if (row >= job.rows) continue;
       if (lane % 4 == 0)
         *reinterpret_cast<float2*>(shared_state(group, row)) = make_float2(state.row_max[0][h], state.row_sum[0][h]);
-      float* to = shared_out(group, row) + 2 * (lane % 4);
-      attention::put_row(to, out[0], h);
+      if constexpr (kQuantised) {  // even columns of 16 in one tile, odd ones in the next
+        float* to = shared_out(group, row) + 4 * (lane % 4);
+#pragma unroll
+        for (int n = 0; n < kOutTiles; n += 2) {
+          const float(&even)[4] = out[0][n];
+          const float(&odd)[4] = out[0][n + 1];
+          *reinterpret_cast<float4*>(to + 8 * n) =
+              make_float4(even[2 * h], odd[2 * h], even[2 * h + 1], odd[2 * h + 1]);
+        }
+      } else {
+        float* to = shared_out(group, row) + 2 * (lane % 4);
+        attention::put_row(to, out[0], h);
+      }
     }
   }
 
@@ -219,6 +231,7 @@ struct TileParts : Block<kConfig, kProblem> {
     unsigned short* out;
     float* lse;
     int head;
+    const float* value_factors;  ///< of V in 8 bits: that of the first column
   };
   __device__ __forceinline__ Target target_of(const KnownJob& job, int row, int chunk) const {
     const auto& p = params_of(job);
@@ -226,7 +239,9 @@ struct TileParts : Block<kConfig, kProblem> {
     const int head = job.kv_head * p.group_size + at.head;
     Target target{static_cast<unsigned short*>(p.o) + job.batch * p.o_strides.batch + head * p.o_strides.head +
                       at.query * p.o_strides.row + 4 * chunk,
-                  nullptr, head};
+                  nullptr, head, nullptr};
+    if constexpr (kQuantised)
+      target.value_factors = value_factors(p, job.batch, job.kv_head) + 4 * chunk * p.v_scales.channel;
     if constexpr (has_features(kProblem.features)) {
       if (chunk == 0 && p.lse != nullptr) target.lse = p.lse + attention::lse_offset(p, job.batch, head, at.query);
     } else {
@@ -248,9 +263,18 @@ struct TileParts : Block<kConfig, kProblem> {
     if constexpr (kProblem.features.sinks) factor = attention::add_sink(params, target.head, row_max, sum);
     float inverse = sum == 0.0F ? 0.0F : 1.0F / sum;
     if constexpr (kProblem.features.sinks) inverse *= factor;
-    *reinterpret_cast<uint2*>(target.out) = {
-        ptx::cvt_rn_x2<kProblem.element>(merged.out[0] * inverse, merged.out[1] * inverse),
-        ptx::cvt_rn_x2<kProblem.element>(merged.out[2] * inverse, merged.out[3] * inverse)};
+    if constexpr (kQuantised) {
+      float columns[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i)
+        columns[i] = merged.out[i] * inverse * target.value_factors[i * params.v_scales.channel];
+      *reinterpret_cast<uint2*>(target.out) = {ptx::cvt_rn_x2<kProblem.element>(columns[0], columns[1]),
+                                               ptx::cvt_rn_x2<kProblem.element>(columns[2], columns[3])};
+    } else {
+      *reinterpret_cast<uint2*>(target.out) = {
+          ptx::cvt_rn_x2<kProblem.element>(merged.out[0] * inverse, merged.out[1] * inverse),
+          ptx::cvt_rn_x2<kProblem.element>(merged.out[2] * inverse, merged.out[3] * inverse)};
+    }
     if (target.lse != nullptr) *target.lse = attention::log_sum_exp(sum != 0.0F, row_max, sum);
   }
 };

@@ -4,6 +4,7 @@
 #include "kernels/attention/score_rows.cuh"
 #include "kernels/ptx/mma.cuh"
 #include "kernels/sm90/decode/entry_producer.cuh"
+#include "kernels/sm90/decode/quantised.cuh"
 #include "kernels/sm90/decode/tile_parts.cuh"
 
 namespace heed::sm90_decode {
@@ -18,7 +19,7 @@ struct ByTiles : TileParts<kConfig, kProblem> {
       Base::stage_address, Base::tile_count, Base::wait_for_barriers, Base::wait_for_launch_before, Base::wait_for_room,
       Base::warp, Base::kBegins, Base::kChanges, Base::kEntries, Base::next_job, Base::params_of, Base::start_of,
       Base::tiles_of, Base::kBlockM, Base::kBlockN, Base::kCountedAhead, Base::kDim, Base::kGroups, Base::kHeadDim,
-      Base::kOutTiles, Base::kPlan, Base::kStages;
+      Base::kOperand, Base::kOutTiles, Base::kPlan, Base::kQuantised, Base::kStages;
   using typename Base::Role, typename Base::Source, typename Base::Changes, typename Base::JobIndex,
       typename Base::KnownJob;
 
@@ -66,6 +67,38 @@ struct ByTiles : TileParts<kConfig, kProblem> {
     }
   }
 
+  /// The same beside K in 8 bits, in fp16. What scores of rows lane / 4 + 8 h are multiplied by is row_factors[h].
+  __device__ __forceinline__ void load_queries_of_quantised(unsigned (&query)[kDim / 16][4], float (&row_factors)[2],
+                                                            const KnownJob& job) const {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int row = warp * kWarpRows + lane / 4 + 8 * h;
+      const bool inside = row < job.rows;
+      const unsigned short* from = query_row(job, inside ? row : 0);
+      QueryScale scale;
+#pragma unroll
+      for (int k = 0; k < kDim / 16; ++k)
+#pragma unroll
+        for (int c = 0; c < 2; ++c) {
+          unsigned& pair = query[k][2 * c + h];
+          pair = inside && (h == 0 || kBlockM > 8) && 16 * k < kHeadDim
+                     ? *reinterpret_cast<const unsigned*>(from + 16 * k + query_column(lane, c))
+                     : 0U;
+          scale.see(pair);
+        }
+      row_factors[h] = 1.0F;
+      if constexpr (scales_queries(kProblem)) {
+        const unsigned exponent = scale.exponent();
+        row_factors[h] = QueryScale::inverse(exponent);
+#pragma unroll
+        for (int k = 0; k < kDim / 16; ++k)
+#pragma unroll
+          for (int c = 0; c < 2; ++c)
+            query[k][2 * c + h] = QueryScale::scaled(query[k][2 * c + h], QueryScale::factor(exponent));
+      }
+    }
+  }
+
   __device__ __forceinline__ void consume() const {
     const float scale_log2 = kChanges ? 1.0F : params.scale * attention::kLog2e;
     int t = group;  // counted from the block's first tile
@@ -95,7 +128,15 @@ struct ByTiles : TileParts<kConfig, kProblem> {
       const bool goes_on = job_first >= 0 && job_first + tiles_of(job_index) > tile_count;  // in the next block
       const KnownJob job = job_of(job_index);
       unsigned query[kDim / 16][4];
-      load_queries(query, job);
+      [[maybe_unused]] float row_factors[2];
+      [[maybe_unused]] float key_factors[kQuantised ? kKeyTiles : 1][2];
+      if constexpr (kQuantised) {
+        load_queries_of_quantised(query, row_factors, job);
+        const KeyFactors<kProblem> factors(params_of(job), job.batch, job.kv_head);
+        if (!factors.differ) fill(key_factors, factors.of(0));
+      } else {
+        load_queries(query, job);
+      }
       if (job_first <= 0) wait_for_barriers();  // the first segment: not before its queries are asked for
       float out[1][kOutTiles][4];
       attention::clear(out[0]);
@@ -121,6 +162,10 @@ struct ByTiles : TileParts<kConfig, kProblem> {
       for (; t < end; t += kGroups) {
         int first_key = (t - job_first) * kBlockN;
         if constexpr (kEntries) first_key += job.first_key;
+        if constexpr (kQuantised) {
+          const KeyFactors<kProblem> factors(params_of(job), job.batch, job.kv_head);
+          if (factors.differ && first_key < job.keys_end) load_factors(key_factors, factors, first_key);
+        }
         ptx::mbarrier_wait(full(stage), parity);
         // At its first tile where it is short.
         const bool is_ending =
@@ -129,6 +174,7 @@ struct ByTiles : TileParts<kConfig, kProblem> {
         if (first_key < job.keys_end) {
           float scores[1][kKeyTiles][4];
           multiply_keys(scores, query, stage_address(stage));
+          if constexpr (kQuantised) scale_scores(scores, row_factors, key_factors);
           if constexpr (kChanges)
 #pragma unroll
             for (int h = 0; h < 2; ++h)
@@ -173,15 +219,61 @@ struct ByTiles : TileParts<kConfig, kProblem> {
   __device__ __forceinline__ void multiply_keys(float (&scores)[1][kKeyTiles][4], const unsigned (&query)[kDim / 16][4],
                                                 unsigned keys) const {
     attention::clear(scores[0]);
+    if constexpr (kQuantised) {
+      multiply_quantised_keys(scores, query, keys);
+    } else {
 #pragma unroll
-    for (int k = 0; k < kDim / 16; ++k)
+      for (int k = 0; k < kDim / 16; ++k)
+#pragma unroll
+        for (int n = 0; n < kKeyTiles; n += 2) {
+          unsigned b[4];
+          ptx::ldmatrix_x4(b, block_address(keys, 8 * n, 2 * k, tile::ldmatrix_k_address(lane)));
+          ptx::mma_m16n8k16<kOperand>(scores[0][n], query[k], b[0], b[1]);
+          ptx::mma_m16n8k16<kOperand>(scores[0][n + 1], query[k], b[2], b[3]);
+        }
+    }
+  }
+
+  __device__ __forceinline__ void multiply_quantised_keys(float (&scores)[1][kKeyTiles][4],
+                                                          const unsigned (&query)[kDim / 16][4], unsigned keys) const {
+#pragma unroll
+    for (int k = 0; k < kDim / 16; k += 2)
 #pragma unroll
       for (int n = 0; n < kKeyTiles; n += 2) {
-        unsigned b[4];
-        ptx::ldmatrix_x4(b, block_address(keys, 8 * n, 2 * k, tile::ldmatrix_k_address(lane)));
-        ptx::mma_m16n8k16<kProblem.element>(scores[0][n], query[k], b[0], b[1]);
-        ptx::mma_m16n8k16<kProblem.element>(scores[0][n + 1], query[k], b[2], b[3]);
+        unsigned bytes[4];
+        ptx::ldmatrix_x4(bytes, block_address(keys, 8 * n, k, tile::ldmatrix_k_address(lane)));
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          unsigned b[2];
+          tile::widen<k_element(kProblem)>(b[0], b[1], bytes[i]);
+          ptx::mma_m16n8k16<kOperand>(scores[0][n + i / 2], query[k + i % 2], b[0], b[1]);
+        }
       }
+  }
+
+  using TileFactors = float[kKeyTiles][2];  // of keys 8 n + 2 (lane % 4) + i
+  __device__ __forceinline__ static void fill(TileFactors& factors, float all) {
+#pragma unroll
+    for (int n = 0; n < kKeyTiles; ++n)
+#pragma unroll
+      for (int i = 0; i < 2; ++i) factors[n][i] = all;
+  }
+  __device__ __forceinline__ void load_factors(TileFactors& factors, const KeyFactors<kProblem>& of,
+                                               int first_key) const {
+#pragma unroll
+    for (int n = 0; n < kKeyTiles; ++n)
+#pragma unroll
+      for (int i = 0; i < 2; ++i) factors[n][i] = of.of(first_key + 8 * n + 2 * (lane % 4) + i);
+  }
+  __device__ __forceinline__ static void scale_scores(float (&scores)[1][kKeyTiles][4], const float (&row_factors)[2],
+                                                      const TileFactors& key_factors) {
+#pragma unroll
+    for (int n = 0; n < kKeyTiles; ++n)
+#pragma unroll
+      for (int h = 0; h < 2; ++h)
+#pragma unroll
+        for (int i = 0; i < 2; ++i)
+          scores[0][n][2 * h + i] *= scales_queries(kProblem) ? key_factors[n][i] * row_factors[h] : key_factors[n][i];
   }
 
   struct AllValues {
@@ -194,17 +286,47 @@ struct ByTiles : TileParts<kConfig, kProblem> {
 #pragma unroll
     for (int k = 0; k < kBlockN / 16; ++k) {
       unsigned p[4];
-      attention::round_to_operand<kProblem.element>(p, scores[0][2 * k], scores[0][2 * k + 1]);
+      attention::round_to_operand<kOperand>(p, scores[0][2 * k], scores[0][2 * k + 1]);
+      if constexpr (kQuantised) {
+        multiply_quantised_values(out, p, values, k, mask_of);
+      } else {
 #pragma unroll
-      for (int n = 0; n < kOutTiles; n += 2) {
-        unsigned b[4];
-        ptx::ldmatrix_x4_trans(b, block_address(values, 16 * k, n, tile::ldmatrix_v_address(lane)));
-        if constexpr (kEntries) {
+        for (int n = 0; n < kOutTiles; n += 2) {
+          unsigned b[4];
+          ptx::ldmatrix_x4_trans(b, block_address(values, 16 * k, n, tile::ldmatrix_v_address(lane)));
+          if constexpr (kEntries) {
 #pragma unroll
-          for (int i = 0; i < 4; ++i) b[i] &= mask_of(16 * k + 8 * (i % 2));
+            for (int i = 0; i < 4; ++i) b[i] &= mask_of(16 * k + 8 * (i % 2));
+          }
+          ptx::mma_m16n8k16<kOperand>(out[0][n], p, b[0], b[1]);
+          ptx::mma_m16n8k16<kOperand>(out[0][n + 1], p, b[2], b[3]);
         }
-        ptx::mma_m16n8k16<kProblem.element>(out[0][n], p, b[0], b[1]);
-        ptx::mma_m16n8k16<kProblem.element>(out[0][n + 1], p, b[2], b[3]);
+      }
+    }
+  }
+
+  /// Of step k of 16 keys. Tiles n and n + 1 of the output get the even and the odd columns of 16 (put_partials).
+  template <class MaskOf>
+  __device__ __forceinline__ void multiply_quantised_values(float (&out)[1][kOutTiles][4], const unsigned (&p)[4],
+                                                            unsigned values, int k, const MaskOf& mask_of) const {
+#pragma unroll
+    for (int n = 0; n < kOutTiles; n += 4) {
+      unsigned bytes[4];
+      ptx::ldmatrix_x4_trans(bytes, block_address(values, 16 * k, n / 2, tile::ldmatrix_v_address(lane)));
+#pragma unroll
+      for (int c = 0; c < 2; ++c) {
+        unsigned even[2];
+        unsigned odd[2];
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          tile::widen_alternate<v_element(kProblem)>(even[i], odd[i], bytes[2 * c + i]);
+          if constexpr (kEntries) {
+            even[i] &= mask_of(16 * k + 8 * i);
+            odd[i] &= mask_of(16 * k + 8 * i);
+          }
+        }
+        ptx::mma_m16n8k16<kOperand>(out[0][n + 2 * c], p, even[0], even[1]);
+        ptx::mma_m16n8k16<kOperand>(out[0][n + 2 * c + 1], p, odd[0], odd[1]);
       }
     }
   }
