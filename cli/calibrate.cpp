@@ -60,14 +60,14 @@ int run(const CalibrateOptions& o) {
   if (o.most < 0 || !(o.most == o.most))
     throw Error(ErrorCode::usage, fmt::format("--most {} is no relative RMS error; give a positive number", o.most),
                 std::to_string(o.most));
-  std::vector<const verify::QuantisationMode*> modes;
-  for (const std::string& name : o.modes) modes.push_back(&verify::find_quantisation_mode(name));
+  std::vector<const quantise::Mode*> modes;
+  for (const std::string& name : o.modes) modes.push_back(&quantise::find_mode(name));
   std::vector<std::string> refused;
   if (modes.empty())
-    for (const verify::QuantisationMode& mode : verify::quantisation_modes()) modes.push_back(&mode);
-  std::erase_if(modes, [&](const verify::QuantisationMode* mode) {
+    for (const quantise::Mode& mode : quantise::modes()) modes.push_back(&mode);
+  std::erase_if(modes, [&](const quantise::Mode* mode) {
     try {
-      (void)verify::quantised_by(w, *mode);
+      (void)quantise::quantised_by(w, *mode);
       return false;
     } catch (const Error& error) {
       if (!o.modes.empty()) throw;
@@ -81,7 +81,7 @@ int run(const CalibrateOptions& o) {
   const std::vector<RowIndex> rows = verify::choose_rows(w, kCalibrationFlops, seed);
   std::vector<Cost> costs;
   const auto add = [&](const std::string& inputs, const verify::InputValues& values) {
-    for (const verify::QuantisationMode* mode : modes) {
+    for (const quantise::Mode* mode : modes) {
       check_interrupt();
       costs.push_back({mode->name, inputs, verify::cost_of(w, *mode, values, rows, substream(seed, 2))});
     }
@@ -99,7 +99,7 @@ int run(const CalibrateOptions& o) {
       if (cost.mode == mode) worst = std::max(worst, cost.accuracy.rel_rms);
     return worst;
   };
-  const verify::QuantisationMode* best = *std::min_element(
+  const quantise::Mode* best = *std::min_element(
       modes.begin(), modes.end(), [&](const auto* a, const auto* b) { return worst_of(a->name) < worst_of(b->name); });
   const bool is_chosen = o.most == 0 || worst_of(best->name) <= o.most;
 
@@ -117,7 +117,7 @@ int run(const CalibrateOptions& o) {
       nlohmann::json one = record::to_json(cost.accuracy);
       one["mode"] = cost.mode;
       one["inputs"] = cost.inputs;
-      one["quantised"] = to_string(*verify::quantised_by(w, verify::find_quantisation_mode(cost.mode)).quantised);
+      one["quantised"] = to_string(*quantise::quantised_by(w, quantise::find_mode(cost.mode)).quantised);
       all["rows"].push_back(std::move(one));
     }
     const std::string text = json_text(all, 1) + "\n";
@@ -150,8 +150,8 @@ void add_calibrate(CLI::App& app, int& exit_code) {
       "calibrate", "What quantising Q, K and V costs in accuracy, of every mode, and which mode costs least");
   o->workload.add_to(*command);
   std::string modes = "Modes by name [all]: ";
-  for (const verify::QuantisationMode& mode : verify::quantisation_modes())
-    modes += fmt::format("{}{}, {}", &mode == &verify::quantisation_modes().front() ? "" : "; ", mode.name, mode.words);
+  for (const quantise::Mode& mode : quantise::modes())
+    modes += fmt::format("{}{}, {}", &mode == &quantise::modes().front() ? "" : "; ", mode.name, mode.words);
   command->add_option("--modes", o->modes, modes)->delimiter(',');
   command->add_option("--most", o->most,
                       "The largest relative RMS error that a mode may have to be chosen; exit code 1 where none has so "

@@ -17,6 +17,7 @@
 #include "merge/merge.hpp"
 #include "padding/padding.hpp"
 #include "process/interrupt.hpp"
+#include "quantise/quantise.hpp"
 #include "variant/element.hpp"
 #include "workload/mask.hpp"
 
@@ -122,6 +123,7 @@ int build(const BuildOptions& o) {
   if (!o.dry_run) expect_writable(o.output, ErrorCode::store);
   (void)padding::copy_source();  // device sources are known before any build begins
   (void)merge::merge_source();
+  (void)quantise::quantise_source();
   std::vector<DeviceFacts> devices;
   for (const std::string& arch : o.archs)
     for (DeviceFacts& device : devices_of(arch))
@@ -147,6 +149,7 @@ int build(const BuildOptions& o) {
       };
       add(padding::kCopyProgram, padding::copy_source(), padding::kCopyEntry);
       add(merge::kMergeProgram, merge::merge_source(), merge::kMergeEntry);
+      add(quantise::kQuantiseProgram, quantise::quantise_source(), quantise::kQuantiseEntry);
     }
     for (const dispatch::CoveringProgram& program : wanted(o, device)) {
       Pending one{{}, program.variant.id(), {}};

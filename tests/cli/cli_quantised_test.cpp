@@ -2,8 +2,8 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/command_line.hpp"
+#include "quantise/modes.hpp"
 #include "tensors/safetensors.hpp"
-#include "verify/quantisation_modes.hpp"
 
 namespace heed {
 namespace {
@@ -13,7 +13,7 @@ TEST_F(Cli, CalibrateSaysWhatEveryModeCosts) {
   ASSERT_EQ(all.code, 0) << all.err;
   const auto json = nlohmann::json::parse(all.out);
   EXPECT_EQ(json["workload"], "b1h2l48d64:fp16");
-  EXPECT_EQ(json["rows"].size(), 6 * verify::quantisation_modes().size());
+  EXPECT_EQ(json["rows"].size(), 6 * quantise::modes().size());
   for (const auto& cost : json["rows"]) {
     EXPECT_GT(cost["rel_rms"].get<double>(), 0);
     EXPECT_GE(cost["worst_row"].get<double>(), 0.9 * cost["rel_rms"].get<double>());
