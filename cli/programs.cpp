@@ -17,6 +17,7 @@
 #include "merge/merge.hpp"
 #include "padding/padding.hpp"
 #include "process/interrupt.hpp"
+#include "quantise/modes.hpp"
 #include "quantise/quantise.hpp"
 #include "variant/element.hpp"
 #include "workload/mask.hpp"
@@ -35,6 +36,7 @@ struct BuildOptions {
   std::vector<std::string> dtypes;
   std::vector<std::int64_t> dims;
   std::vector<std::string> masks;
+  std::vector<std::string> precision;
   int samples = 150;
   int most = 40;
   std::uint64_t seed = 1;
@@ -62,7 +64,14 @@ std::vector<dispatch::CoveringProgram> wanted(const BuildOptions& o, const Devic
     options.dims = cpu ? std::vector<std::int64_t>{32, 64, 128, 256} : std::vector<std::int64_t>{64, 128, 256};
   if (!o.masks.empty()) options.masks.clear();
   for (const std::string& mask : o.masks) options.masks.push_back(parse_mask_kind(mask));
-  return dispatch::covering_programs(device, options);
+  std::vector<dispatch::CoveringProgram> all = dispatch::covering_programs(device, options);
+  std::vector<std::string> modes = o.precision;
+  if (modes.empty())
+    for (const quantise::Mode& mode : quantise::modes()) modes.emplace_back(mode.name);
+  if (modes != std::vector<std::string>{"none"})
+    for (dispatch::CoveringProgram& program : dispatch::precision_programs(device, options, modes))
+      all.push_back(std::move(program));
+  return all;
 }
 
 // Those of this call's architectures, and where it names dtypes, head dims or masks, of these.
@@ -270,6 +279,10 @@ void add_programs(CLI::App& app, int& exit_code) {
   command->add_option("--dims", o->dims, "Head dims [64,128,256, on a CPU also 32; others are padded to these]")
       ->delimiter(',');
   command->add_option("--masks", o->masks, "none, causal, window [all]")->delimiter(',');
+  command
+      ->add_option("--precision", o->precision,
+                   "Precision modes whose programs are added, or none [all; heed calibrate --help names them]")
+      ->delimiter(',');
   command->add_option("--samples", o->samples, "Problems drawn for each dtype, head dim and mask")
       ->capture_default_str();
   command->add_option("--most", o->most, "Programs for each of these, the most wanted first")->capture_default_str();
