@@ -2,7 +2,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
 
+#include "base/file_lock.hpp"
 #include "base/files.hpp"
 #include "base/random.hpp"
 #include "cli/command.hpp"
@@ -24,6 +26,8 @@ struct CalibrateOptions {
   std::uint64_t seed = 0;
   double most = 0;
   std::string evidence;
+  std::string choices;
+  std::string layer;
   bool json = false;
 };
 
@@ -54,7 +58,26 @@ std::string table_of(const std::vector<Cost>& costs) {
   return table.str();
 }
 
+constexpr std::string_view kEveryLayer = "*";
+
+// A file of choices with what is said of a layer, whatever else it says of others (python/heed/precision.py reads it).
+void write_choice(const CalibrateOptions& o, nlohmann::json layer) {
+  const FileLock lock(o.choices, ErrorCode::store);
+  nlohmann::json file = {{"layers", nlohmann::json::object()}};
+  if (std::filesystem::exists(o.choices)) {
+    file = nlohmann::json::parse(read_file(o.choices, ErrorCode::usage), nullptr, false);
+    if (!file.is_object() || !file.contains("layers") || !file["layers"].is_object())
+      throw Error(ErrorCode::usage,
+                  fmt::format("{} is there and no file of choices; give --choices another name", o.choices), o.choices);
+  }
+  file["layers"][o.layer.empty() ? std::string(kEveryLayer) : o.layer] = std::move(layer);
+  write_file_atomically(o.choices, json_text(file, 1) + "\n", ErrorCode::store);
+}
+
 int run(const CalibrateOptions& o) {
+  if (o.choices.empty() && !o.layer.empty())
+    throw Error(ErrorCode::usage, "--layer names what --choices writes of; give --choices too", o.layer);
+  if (!o.choices.empty()) expect_writable(o.choices, ErrorCode::store);
   const std::optional<QkvTensors> tensors = o.workload.tensors();
   const Workload w = o.workload.workload(tensors);
   if (o.most < 0 || !(o.most == o.most))
@@ -103,6 +126,15 @@ int run(const CalibrateOptions& o) {
       modes.begin(), modes.end(), [&](const auto* a, const auto* b) { return worst_of(a->name) < worst_of(b->name); });
   const bool is_chosen = o.most == 0 || worst_of(best->name) <= o.most;
 
+  if (!o.choices.empty()) {
+    nlohmann::json layer = {{"mode", is_chosen ? nlohmann::json(best->name) : nlohmann::json()},
+                            {"workload", to_string(w)},
+                            {"rel_rms", worst_of(best->name)},
+                            {"heed", HEED_VERSION}};
+    if (o.most > 0) layer["most"] = o.most;
+    if (tensors) layer["tensors_digest"] = tensors->digest;
+    write_choice(o, std::move(layer));
+  }
   if (o.json || !o.evidence.empty()) {
     nlohmann::json all = report::evidence_header("calibration", record::to_json(cpu_facts()), sources());
     all.update({{"workload", to_string(w)},
@@ -157,6 +189,12 @@ void add_calibrate(CLI::App& app, int& exit_code) {
                       "The largest relative RMS error that a mode may have to be chosen; exit code 1 where none has so "
                       "little [any]");
   command->add_option("--seed", o->seed, "Seed of the inputs and of rotations [fresh]");
+  command->add_option(
+      "--choices", o->choices,
+      "Write what was chosen to this JSON file, which heed.sdpa(precision=FILE) takes; what it says of other "
+      "layers stays");
+  command->add_option("--layer", o->layer,
+                      "The module that the tensors are of, as model.named_modules() names it [*, for every call]");
   command->add_option("--evidence", o->evidence, "Write the result as evidence to this JSON file");
   command->add_flag("--json", o->json, "Print the result as JSON");
   command->footer(
@@ -165,7 +203,8 @@ void add_calibrate(CLI::App& app, int& exit_code) {
       "is what heed verify prints.\n"
       "Examples:\n"
       "  heed calibrate --shape b1h8l2048d64\n"
-      "  heed calibrate --qkv layer3.safetensors --modes int8_smooth,fp8_rotated --most 0.02 --json");
+      "  heed calibrate --qkv layer3.safetensors --modes int8_smooth,fp8_rotated --most 0.02 --json\n"
+      "  heed calibrate --qkv layer3.safetensors --most 0.02 --choices choices.json --layer encoder.layer.3");
   command->callback([o, &exit_code] { exit_code = run(*o); });
 }
 
