@@ -147,18 +147,20 @@ int build(const BuildOptions& o) {
   std::vector<Pending> pending;
   for (const DeviceFacts& device : devices) {
     if (device.kind == DeviceKind::cuda) {
-      const auto add = [&](std::string_view name, const std::string& source, const char* entry) {
+      const auto add = [&](std::string_view name, const std::string& source, const char* entry, bool counts) {
         Pending one{{}, std::string(name), {}};
         one.record.arch = device.arch;
         one.record.variant = name;
         one.record.origin = "library";
         if (!o.dry_run)
-          one.build = builder->start({.device = device.kind, .arch = device.arch, .source = source, .entry = entry});
+          one.build = builder->start(
+              {.device = device.kind, .arch = device.arch, .source = source, .entry = entry, .semaphores = counts});
         pending.push_back(std::move(one));
       };
-      add(padding::kCopyProgram, padding::copy_source(), padding::kCopyEntry);
-      add(merge::kMergeProgram, merge::merge_source(), merge::kMergeEntry);
-      add(quantise::kQuantiseProgram, quantise::quantise_source(), quantise::kQuantiseEntry);
+      add(padding::kCopyProgram, padding::copy_source(), padding::kCopyEntry, false);
+      add(merge::kMergeProgram, merge::merge_source(), merge::kMergeEntry, false);
+      add(quantise::kQuantiseProgram, quantise::quantise_source(), quantise::kQuantiseEntry,
+          true);  // largest magnitudes
     }
     for (const dispatch::CoveringProgram& program : wanted(o, device)) {
       Pending one{{}, program.variant.id(), {}};

@@ -93,7 +93,7 @@ struct EntryRows {
 HEED_HOST_DEVICE inline EntryRows rows_of(const Rows& r, bool are_keys, int entry) {
   const auto of_shared = [](const int* begins, int at, int most, int total, int& length) -> long long {
     const int begin = clamped(begins[at], 0, total);
-    length = clamped(begins[at + 1] - begin, 0, most < total - begin ? most : total - begin);
+    length = clamped(clamped(begins[at + 1], 0, total) - begin, 0, most);
     return begin;
   };
   int len_q = r.len_q, len_k = r.len_k;

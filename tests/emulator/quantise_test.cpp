@@ -226,8 +226,7 @@ TEST(QuantiseOnGpu, ElementTypesAndGranularities) {
 
 TEST(QuantiseOnGpu, InputsAndHeadDims) {
   for (const Dtype dtype : {Dtype::fp16, Dtype::bf16, Dtype::fp32})
-    for (const auto& [dim, to_dim] :
-         {std::pair{32, 32}, {64, 64}, {64, 128}, {128, 128}, {256, 256}, {16, 64}, {512, 512}}) {
+    for (const auto& [dim, to_dim] : {std::pair{32, 32}, {64, 64}, {64, 128}, {128, 128}, {256, 256}, {16, 64}}) {
       SCOPED_TRACE(fmt::format("{} {} to {}", to_string(dtype), dim, to_dim));
       expect_the_hosts_bits({.dtype = dtype, .len_q = 9, .len_k = 40, .dim = dim, .to_dim = to_dim});
     }
