@@ -229,7 +229,9 @@ class CpuQuantiser final : public Quantiser {
 
   double run(const quantise::Pass& pass, Stage stage) const {
     const long long pieces = quantise::pieces_of(pass, stage);
-    if (pieces == 0) return 0;
+    // One piece wakes nobody.
+    if (pieces == 1) quantise::run_piece(pass, stage, 0);
+    if (pieces <= 1) return 0;
     Work work{pass, stage};
     FeatureParams params{};
     params.workspace = &work;

@@ -329,7 +329,7 @@ TEST_F(CpuPrecision, ThreadsOfTheCallerGiveTheSameBits) {
   const heed_tensors t = again.tensors();
   ASSERT_EQ(heed_plan_run_many(callers.plan(), &t, 1, callers.workspace(), nullptr, 0, nullptr), HEED_OK);
   EXPECT_EQ(again.o_, one.o_);
-  EXPECT_GE(calls, 5);  // sums, means, magnitudes, elements, attention
+  EXPECT_EQ(calls, 3);  // magnitudes, elements, attention: sums of one chunk of keys are one piece
   EXPECT_EQ(heed_plan_run_many(callers.plan(), &t, 1, callers.workspace(), nullptr, HEED_RUN_DEPENDENT, nullptr),
             HEED_INVALID_ARGUMENT);
 }
