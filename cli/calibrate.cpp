@@ -2,11 +2,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <filesystem>
 
-#include "base/file_lock.hpp"
 #include "base/files.hpp"
 #include "base/random.hpp"
+#include "cli/calibration_choices.hpp"
 #include "cli/command.hpp"
 #include "json/text.hpp"
 #include "process/interrupt.hpp"
@@ -58,26 +57,8 @@ std::string table_of(const std::vector<Cost>& costs) {
   return table.str();
 }
 
-constexpr std::string_view kEveryLayer = "*";
-
-// A file of choices with what is said of a layer, whatever else it says of others (python/heed/precision.py reads it).
-void write_choice(const CalibrateOptions& o, nlohmann::json layer) {
-  const FileLock lock(o.choices, ErrorCode::store);
-  nlohmann::json file = {{"layers", nlohmann::json::object()}};
-  if (std::filesystem::exists(o.choices)) {
-    file = nlohmann::json::parse(read_file(o.choices, ErrorCode::usage), nullptr, false);
-    if (!file.is_object() || !file.contains("layers") || !file["layers"].is_object())
-      throw Error(ErrorCode::usage,
-                  fmt::format("{} is there and no file of choices; give --choices another name", o.choices), o.choices);
-  }
-  file["layers"][o.layer.empty() ? std::string(kEveryLayer) : o.layer] = std::move(layer);
-  write_file_atomically(o.choices, json_text(file, 1) + "\n", ErrorCode::store);
-}
-
 int run(const CalibrateOptions& o) {
-  if (o.choices.empty() && !o.layer.empty())
-    throw Error(ErrorCode::usage, "--layer names what --choices writes of; give --choices too", o.layer);
-  if (!o.choices.empty()) expect_writable(o.choices, ErrorCode::store);
+  expect_choices(o.choices, o.layer);
   const std::optional<QkvTensors> tensors = o.workload.tensors();
   const Workload w = o.workload.workload(tensors);
   if (o.most < 0 || !(o.most == o.most))
@@ -133,7 +114,7 @@ int run(const CalibrateOptions& o) {
                             {"heed", HEED_VERSION}};
     if (o.most > 0) layer["most"] = o.most;
     if (tensors) layer["tensors_digest"] = tensors->digest;
-    write_choice(o, std::move(layer));
+    write_choice(o.choices, o.layer, std::move(layer));
   }
   if (o.json || !o.evidence.empty()) {
     nlohmann::json all = report::evidence_header("calibration", record::to_json(cpu_facts()), sources());
