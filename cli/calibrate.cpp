@@ -5,6 +5,7 @@
 
 #include "base/files.hpp"
 #include "base/random.hpp"
+#include "cli/calibration_choices.hpp"
 #include "cli/command.hpp"
 #include "json/text.hpp"
 #include "process/interrupt.hpp"
@@ -24,6 +25,8 @@ struct CalibrateOptions {
   std::uint64_t seed = 0;
   double most = 0;
   std::string evidence;
+  std::string choices;
+  std::string layer;
   bool json = false;
 };
 
@@ -55,19 +58,20 @@ std::string table_of(const std::vector<Cost>& costs) {
 }
 
 int run(const CalibrateOptions& o) {
+  expect_choices(o.choices, o.layer);
   const std::optional<QkvTensors> tensors = o.workload.tensors();
   const Workload w = o.workload.workload(tensors);
   if (o.most < 0 || !(o.most == o.most))
     throw Error(ErrorCode::usage, fmt::format("--most {} is no relative RMS error; give a positive number", o.most),
                 std::to_string(o.most));
-  std::vector<const verify::QuantisationMode*> modes;
-  for (const std::string& name : o.modes) modes.push_back(&verify::find_quantisation_mode(name));
+  std::vector<const quantise::Mode*> modes;
+  for (const std::string& name : o.modes) modes.push_back(&quantise::find_mode(name));
   std::vector<std::string> refused;
   if (modes.empty())
-    for (const verify::QuantisationMode& mode : verify::quantisation_modes()) modes.push_back(&mode);
-  std::erase_if(modes, [&](const verify::QuantisationMode* mode) {
+    for (const quantise::Mode& mode : quantise::modes()) modes.push_back(&mode);
+  std::erase_if(modes, [&](const quantise::Mode* mode) {
     try {
-      (void)verify::quantised_by(w, *mode);
+      (void)quantise::quantised_by(w, *mode);
       return false;
     } catch (const Error& error) {
       if (!o.modes.empty()) throw;
@@ -81,7 +85,7 @@ int run(const CalibrateOptions& o) {
   const std::vector<RowIndex> rows = verify::choose_rows(w, kCalibrationFlops, seed);
   std::vector<Cost> costs;
   const auto add = [&](const std::string& inputs, const verify::InputValues& values) {
-    for (const verify::QuantisationMode* mode : modes) {
+    for (const quantise::Mode* mode : modes) {
       check_interrupt();
       costs.push_back({mode->name, inputs, verify::cost_of(w, *mode, values, rows, substream(seed, 2))});
     }
@@ -99,10 +103,19 @@ int run(const CalibrateOptions& o) {
       if (cost.mode == mode) worst = std::max(worst, cost.accuracy.rel_rms);
     return worst;
   };
-  const verify::QuantisationMode* best = *std::min_element(
+  const quantise::Mode* best = *std::min_element(
       modes.begin(), modes.end(), [&](const auto* a, const auto* b) { return worst_of(a->name) < worst_of(b->name); });
   const bool is_chosen = o.most == 0 || worst_of(best->name) <= o.most;
 
+  if (!o.choices.empty()) {
+    nlohmann::json layer = {{"mode", is_chosen ? nlohmann::json(best->name) : nlohmann::json()},
+                            {"workload", to_string(w)},
+                            {"rel_rms", worst_of(best->name)},
+                            {"heed", HEED_VERSION}};
+    if (o.most > 0) layer["most"] = o.most;
+    if (tensors) layer["tensors_digest"] = tensors->digest;
+    write_choice(o.choices, o.layer, std::move(layer));
+  }
   if (o.json || !o.evidence.empty()) {
     nlohmann::json all = report::evidence_header("calibration", record::to_json(cpu_facts()), sources());
     all.update({{"workload", to_string(w)},
@@ -117,7 +130,7 @@ int run(const CalibrateOptions& o) {
       nlohmann::json one = record::to_json(cost.accuracy);
       one["mode"] = cost.mode;
       one["inputs"] = cost.inputs;
-      one["quantised"] = to_string(*verify::quantised_by(w, verify::find_quantisation_mode(cost.mode)).quantised);
+      one["quantised"] = to_string(*quantise::quantised_by(w, quantise::find_mode(cost.mode)).quantised);
       all["rows"].push_back(std::move(one));
     }
     const std::string text = json_text(all, 1) + "\n";
@@ -150,13 +163,19 @@ void add_calibrate(CLI::App& app, int& exit_code) {
       "calibrate", "What quantising Q, K and V costs in accuracy, of every mode, and which mode costs least");
   o->workload.add_to(*command);
   std::string modes = "Modes by name [all]: ";
-  for (const verify::QuantisationMode& mode : verify::quantisation_modes())
-    modes += fmt::format("{}{}, {}", &mode == &verify::quantisation_modes().front() ? "" : "; ", mode.name, mode.words);
+  for (const quantise::Mode& mode : quantise::modes())
+    modes += fmt::format("{}{}, {}", &mode == &quantise::modes().front() ? "" : "; ", mode.name, mode.words);
   command->add_option("--modes", o->modes, modes)->delimiter(',');
   command->add_option("--most", o->most,
                       "The largest relative RMS error that a mode may have to be chosen; exit code 1 where none has so "
                       "little [any]");
   command->add_option("--seed", o->seed, "Seed of the inputs and of rotations [fresh]");
+  command->add_option(
+      "--choices", o->choices,
+      "Write what was chosen to this JSON file, which heed.sdpa(precision=FILE) takes; what it says of other "
+      "layers stays");
+  command->add_option("--layer", o->layer,
+                      "The module that the tensors are of, as model.named_modules() names it [*, for every call]");
   command->add_option("--evidence", o->evidence, "Write the result as evidence to this JSON file");
   command->add_flag("--json", o->json, "Print the result as JSON");
   command->footer(
@@ -165,7 +184,8 @@ void add_calibrate(CLI::App& app, int& exit_code) {
       "is what heed verify prints.\n"
       "Examples:\n"
       "  heed calibrate --shape b1h8l2048d64\n"
-      "  heed calibrate --qkv layer3.safetensors --modes int8_smooth,fp8_rotated --most 0.02 --json");
+      "  heed calibrate --qkv layer3.safetensors --modes int8_smooth,fp8_rotated --most 0.02 --json\n"
+      "  heed calibrate --qkv layer3.safetensors --most 0.02 --choices choices.json --layer encoder.layer.3");
   command->callback([o, &exit_code] { exit_code = run(*o); });
 }
 

@@ -17,6 +17,8 @@
 #include "merge/merge.hpp"
 #include "padding/padding.hpp"
 #include "process/interrupt.hpp"
+#include "quantise/modes.hpp"
+#include "quantise/quantise.hpp"
 #include "variant/element.hpp"
 #include "workload/mask.hpp"
 
@@ -34,6 +36,7 @@ struct BuildOptions {
   std::vector<std::string> dtypes;
   std::vector<std::int64_t> dims;
   std::vector<std::string> masks;
+  std::vector<std::string> precision;
   int samples = 150;
   int most = 40;
   std::uint64_t seed = 1;
@@ -61,7 +64,14 @@ std::vector<dispatch::CoveringProgram> wanted(const BuildOptions& o, const Devic
     options.dims = cpu ? std::vector<std::int64_t>{32, 64, 128, 256} : std::vector<std::int64_t>{64, 128, 256};
   if (!o.masks.empty()) options.masks.clear();
   for (const std::string& mask : o.masks) options.masks.push_back(parse_mask_kind(mask));
-  return dispatch::covering_programs(device, options);
+  std::vector<dispatch::CoveringProgram> all = dispatch::covering_programs(device, options);
+  std::vector<std::string> modes = o.precision;
+  if (modes.empty())
+    for (const quantise::Mode& mode : quantise::modes()) modes.emplace_back(mode.name);
+  if (modes != std::vector<std::string>{"none"})
+    for (dispatch::CoveringProgram& program : dispatch::precision_programs(device, options, modes))
+      all.push_back(std::move(program));
+  return all;
 }
 
 // Those of this call's architectures, and where it names dtypes, head dims or masks, of these.
@@ -122,6 +132,7 @@ int build(const BuildOptions& o) {
   if (!o.dry_run) expect_writable(o.output, ErrorCode::store);
   (void)padding::copy_source();  // device sources are known before any build begins
   (void)merge::merge_source();
+  (void)quantise::quantise_source();
   std::vector<DeviceFacts> devices;
   for (const std::string& arch : o.archs)
     for (DeviceFacts& device : devices_of(arch))
@@ -136,17 +147,20 @@ int build(const BuildOptions& o) {
   std::vector<Pending> pending;
   for (const DeviceFacts& device : devices) {
     if (device.kind == DeviceKind::cuda) {
-      const auto add = [&](std::string_view name, const std::string& source, const char* entry) {
+      const auto add = [&](std::string_view name, const std::string& source, const char* entry, bool counts) {
         Pending one{{}, std::string(name), {}};
         one.record.arch = device.arch;
         one.record.variant = name;
         one.record.origin = "library";
         if (!o.dry_run)
-          one.build = builder->start({.device = device.kind, .arch = device.arch, .source = source, .entry = entry});
+          one.build = builder->start(
+              {.device = device.kind, .arch = device.arch, .source = source, .entry = entry, .semaphores = counts});
         pending.push_back(std::move(one));
       };
-      add(padding::kCopyProgram, padding::copy_source(), padding::kCopyEntry);
-      add(merge::kMergeProgram, merge::merge_source(), merge::kMergeEntry);
+      add(padding::kCopyProgram, padding::copy_source(), padding::kCopyEntry, false);
+      add(merge::kMergeProgram, merge::merge_source(), merge::kMergeEntry, false);
+      add(quantise::kQuantiseProgram, quantise::quantise_source(), quantise::kQuantiseEntry,
+          true);  // largest magnitudes
     }
     for (const dispatch::CoveringProgram& program : wanted(o, device)) {
       Pending one{{}, program.variant.id(), {}};
@@ -267,6 +281,10 @@ void add_programs(CLI::App& app, int& exit_code) {
   command->add_option("--dims", o->dims, "Head dims [64,128,256, on a CPU also 32; others are padded to these]")
       ->delimiter(',');
   command->add_option("--masks", o->masks, "none, causal, window [all]")->delimiter(',');
+  command
+      ->add_option("--precision", o->precision,
+                   "Precision modes whose programs are added, or none [all; heed calibrate --help names them]")
+      ->delimiter(',');
   command->add_option("--samples", o->samples, "Problems drawn for each dtype, head dim and mask")
       ->capture_default_str();
   command->add_option("--most", o->most, "Programs for each of these, the most wanted first")->capture_default_str();

@@ -150,7 +150,8 @@ void write_key(Call& call, std::uint32_t threads) {
                                    p.page_table_stride,
                                    p.block_rows,
                                    p.block_keys,
-                                   p.block_most})
+                                   p.block_most,
+                                   call.precision})
     *word++ = value;
   for (const heed_strides* s : {&p.q_strides, &p.k_strides, &p.v_strides, &p.o_strides, &p.bias_strides,
                                 &p.block_count_strides, &p.block_index_strides})
@@ -346,6 +347,11 @@ Features Features::shared() const {
           dropout_offset,
           relative_max_distance,
           relative_bidirectional};
+}
+
+void set_precision(Call& call, std::int64_t precision) {
+  call.precision = precision;
+  write_key(call, threads_of(call.problem));
 }
 
 std::string text_of(const heed_problem& problem) {

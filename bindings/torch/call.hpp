@@ -88,7 +88,7 @@ bool may_have_other_form(Refusal refusal);
 
 /// Everything that tells one plan from another; plain words, compared and hashed as such.
 struct PlanKey {
-  std::array<std::int64_t, 57> words{};
+  std::array<std::int64_t, 58> words{};
   friend bool operator==(const PlanKey&, const PlanKey&) = default;
   [[nodiscard]] std::uint64_t hash() const;
 };
@@ -111,6 +111,7 @@ struct Call {
   std::array<std::int64_t, 4> o_sizes{};
   std::array<std::int64_t, 4> o_strides{};
   std::array<std::int64_t, 3> lse_sizes{};  ///< `rank` - 1 of them, dense
+  std::int64_t precision = 0;  ///< 1 + the number of a mode of heed_precision_name, 0 for none; set before it is read
 };
 
 /// Reads a call of heed::forward. `Refusal::none` where it has the form; libheed may still not support it.
@@ -123,6 +124,9 @@ Refusal read_mask(const Tensor& mask, Call& call);
 /// Reads a call of heed::forward_features.
 Refusal read_featured_call(TensorHandle q, TensorHandle k, TensorHandle v, const Masking& masking,
                            const Features& features, Call& call);
+
+/// The same call with another precision.
+void set_precision(Call& call, std::int64_t precision);
 
 /// As the command line spells it: "b1h8l512d64:fp16".
 std::string text_of(const heed_problem& problem);

@@ -190,6 +190,7 @@ Outputs forward(StableValue* stack, bool wants_lse) {
 
 // A call like another, of other tensors.
 Refusal read_again(const Inputs& inputs, const Masking& masking, const Call& before, Call& call) {
+  call.precision = before.precision;
   constexpr std::uint32_t kOfDenseCalls = HEED_WANTS_LSE | HEED_HAS_BIAS;
   if ((before.problem.flags & ~kOfDenseCalls) != 0 || before.problem.softcap != 0 || before.problem.dropout != 0)
     return read_featured_call(inputs.q.get(), inputs.k.get(), inputs.v.get(), masking, inputs.features, call);
@@ -222,7 +223,10 @@ void run_call(PlanEntry& entry, const Call& call, const Inputs& inputs, const Ma
   run_plan(of_copies, again, copied, outputs);
 }
 
-void forward_features_kernel(StableValue* stack, std::uint64_t, std::uint64_t) {
+namespace {
+
+// @param precision of the call; where it has none, `or_unfused` computes what no plan does
+void forward_featured(StableValue* stack, std::int64_t precision, bool or_unfused) {
   Inputs inputs{tensor_of(stack[0]), tensor_of(stack[1]), tensor_of(stack[2])};
   const Masking masking = masking_of(stack + 3);
   Features& f = inputs.features;
@@ -238,8 +242,8 @@ void forward_features_kernel(StableValue* stack, std::uint64_t, std::uint64_t) {
   f.relative_bias = optional_tensor_of(stack[25]);
   f.relative_max_distance = number_of<std::int64_t>(stack[26]);
   f.relative_bidirectional = number_of<bool>(stack[27]);
-  const bool or_unfused = number_of<bool>(stack[28]);
   Call call;
+  call.precision = precision;
   const Refusal refusal =
       read_featured_call(inputs.q.get(), inputs.k.get(), inputs.v.get(), masking, inputs.features, call);
   PlanEntry* const entry = refusal == Refusal::none ? &entry_of(call) : nullptr;
@@ -253,6 +257,16 @@ void forward_features_kernel(StableValue* stack, std::uint64_t, std::uint64_t) {
                                               : std::string("Heed does not run a call because of ") + phrase(refusal));
   stack[0] = stable(std::move(outputs.o));
   stack[1] = stable(std::move(outputs.lse));
+}
+
+}  // namespace
+
+void forward_features_kernel(StableValue* stack, std::uint64_t, std::uint64_t) {
+  forward_featured(stack, 0, number_of<bool>(stack[28]));
+}
+
+void forward_precision_kernel(StableValue* stack, std::uint64_t, std::uint64_t) {
+  forward_featured(stack, number_of<std::int64_t>(stack[28]), false);
 }
 
 void forward_kernel(StableValue* stack, std::uint64_t, std::uint64_t) {

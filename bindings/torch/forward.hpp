@@ -25,5 +25,7 @@ void run_call(PlanEntry& entry, const Call& call, const Inputs& inputs, const Ma
 void forward_kernel(StableValue* stack, std::uint64_t arguments, std::uint64_t results);
 void forward_lse_kernel(StableValue* stack, std::uint64_t arguments, std::uint64_t results);
 void forward_features_kernel(StableValue* stack, std::uint64_t arguments, std::uint64_t results);
+/// heed::forward_precision: the same of inputs that a mode quantises, whose number is the last argument. Never unfused.
+void forward_precision_kernel(StableValue* stack, std::uint64_t arguments, std::uint64_t results);
 
 }  // namespace heed::torch

@@ -54,6 +54,7 @@ HEED_TORCH_API int heed_torch_register(const char* libtorch_path, std::uint64_t 
       implement(key, {{"forward", forward_kernel},
                       {"forward_lse", forward_lse_kernel},
                       {"forward_features", forward_features_kernel},
+                      {"forward_precision", forward_precision_kernel},
                       {"refusal", refusal_kernel},
                       {"scaled_dot_product_attention", route_on_device}});
     set_python_keys(python_keys);
@@ -78,6 +79,14 @@ HEED_TORCH_API void heed_torch_set_strict(int strict) {
 }
 HEED_TORCH_API void heed_torch_set_flash(int is_flash) {
   set_flash(is_flash != 0);
+}
+/// The mode of every thread's calls of scaled_dot_product_attention, as Call::precision has it.
+HEED_TORCH_API void heed_torch_set_precision(int precision) {
+  set_precision_of_process(precision);
+}
+/// That of the calling thread's calls in its place; -1: none of its own.
+HEED_TORCH_API void heed_torch_set_thread_precision(int precision) {
+  set_precision_of_thread(precision);
 }
 HEED_TORCH_API void heed_torch_count(int is_served, const char* workload, const char* reason) {
   (void)guarded([&] { count_without_plan(is_served != 0, workload, reason); });
@@ -105,19 +114,20 @@ HEED_TORCH_API int heed_torch_reset_counts() {
 }
 
 /// Calls `visit` for each problem that was asked for: its text, the variant that runs it and where its program is from
-/// ("" where it is refused), the reason for either, calls, and nanoseconds of a CPU; then for each that was handed
-/// back, where `served` is 0 and the variant is "", or that took no kernel, where the variant is "none".
+/// ("" where it is refused), the reason for either, the mode that quantised its inputs or "", calls, and nanoseconds of
+/// a CPU; then for each that was handed back, where `served` is 0 and the variant is "", or that took no kernel, where
+/// the variant is "none".
 HEED_TORCH_API int heed_torch_report(void* context,
                                      void (*visit)(void* context, int served, const char* workload, const char* variant,
-                                                   const char* origin, const char* reason, std::uint64_t calls,
-                                                   std::uint64_t nanoseconds)) {
+                                                   const char* origin, const char* reason, const char* precision,
+                                                   std::uint64_t calls, std::uint64_t nanoseconds)) {
   return guarded([&] {
     for (const PlanCount& one : plan_counts())
-      visit(context, 1, one.workload.c_str(), one.variant.c_str(), one.origin.c_str(), one.reason.c_str(), one.calls,
-            one.nanoseconds);
+      visit(context, 1, one.workload.c_str(), one.variant.c_str(), one.origin.c_str(), one.reason.c_str(),
+            one.precision.c_str(), one.calls, one.nanoseconds);
     for (const auto& [key, calls] : calls_without_plan()) {
       const auto& [is_served, workload, reason] = key;
-      visit(context, is_served ? 1 : 0, workload.c_str(), is_served ? "none" : "", "", reason.c_str(), calls, 0);
+      visit(context, is_served ? 1 : 0, workload.c_str(), is_served ? "none" : "", "", reason.c_str(), "", calls, 0);
     }
   });
 }

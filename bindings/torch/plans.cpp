@@ -46,6 +46,7 @@ void parallel_for(void*, int tasks, void (*task)(void*, int), void* argument) {
 Entry made(const Call& call) {
   heed_options options;
   heed_options_init(&options);
+  if (call.precision > 0) options.precision = heed_precision_name(static_cast<std::size_t>(call.precision - 1));
   if (call.problem.device_type == HEED_CPU) {
     std::uint32_t threads = 0;
     check(libtorch().thread_count(&threads), "asking for the number of threads");
@@ -55,8 +56,8 @@ Entry made(const Call& call) {
   return std::make_shared<PlanEntry>(call.problem, options);
 }
 
-// Counts of plans that were forgotten, by workload and variant. A decoder's lengths have no end: from here on they are
-// counted as one.
+// Counts of plans that were forgotten, by workload, variant and precision. A decoder's lengths have no end: from here
+// on they are counted as one.
 constexpr std::size_t kMostForgotten = 16384;
 std::map<std::pair<std::string, std::string>, PlanCount>& forgotten() {
   static auto* const all = new std::map<std::pair<std::string, std::string>, PlanCount>;
@@ -64,13 +65,13 @@ std::map<std::pair<std::string, std::string>, PlanCount>& forgotten() {
 }
 
 PlanCount count_of(const PlanEntry& entry) {
-  return {text_of(entry.problem()), entry.info().variant, entry.info().origin,
-          entry.info().reason,      entry.calls,          entry.nanoseconds};
+  return {text_of(entry.problem()), entry.info().variant, entry.info().origin, entry.info().reason,
+          entry.info().precision,   entry.calls,          entry.nanoseconds};
 }
 
 void add(std::map<std::pair<std::string, std::string>, PlanCount>& all, PlanCount one) {
   if (one.calls == 0) return;
-  PlanCount& place = all[{one.workload, one.variant}];
+  PlanCount& place = all[{one.workload, one.variant + '\n' + one.precision}];
   one.calls += place.calls;
   one.nanoseconds += place.nanoseconds;
   place = std::move(one);

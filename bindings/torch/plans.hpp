@@ -50,6 +50,7 @@ struct PlanCount {
   std::string variant;
   std::string origin;
   std::string reason;
+  std::string precision;
   std::uint64_t calls = 0;
   std::uint64_t nanoseconds = 0;
 };

@@ -13,6 +13,8 @@ namespace {
 
 thread_local std::string noted_exception;
 std::atomic<bool> is_strict{false};
+std::atomic<int> precision_of_process{0};
+thread_local int precision_of_thread = -1;
 
 // The arguments of scaled_dot_product_attention.
 struct Arguments {
@@ -105,6 +107,9 @@ void count(const Call& call, Refusal refusal, const std::string& detail) {
 // another form may have a mask tensor beside is_causal.
 Refusal refusal_of(const Arguments& a, bool wants_lse, bool is_other_form, Call& call, std::string& detail,
                    PlanEntry*& entry) {
+  if (!wants_lse)
+    call.precision =
+        precision_of_thread >= 0 ? precision_of_thread : precision_of_process.load(std::memory_order_relaxed);
   const Refusal form = read_call(a.inputs.q.get(), a.inputs.k.get(), a.inputs.v.get(), a.masking(), wants_lse,
                                  {.shared_heads = a.enable_gqa, .broadcast = true}, call);
   if (a.dropout != 0) return Refusal::dropout;
@@ -115,6 +120,10 @@ Refusal refusal_of(const Arguments& a, bool wants_lse, bool is_other_form, Call&
     if (const Refusal refusal = read_mask(a.mask(), call); refusal != Refusal::none) return refusal;
   }
   entry = &entry_of(call);
+  if (entry->plan() == nullptr && call.precision != 0) {
+    set_precision(call, 0);
+    entry = &entry_of(call);
+  }
   if (entry->plan() != nullptr) return Refusal::none;
   detail = entry->refused();
   return Refusal::unsupported;
@@ -301,6 +310,14 @@ void set_flash(bool value) {
 
 void set_strict(bool strict) {
   is_strict = strict;
+}
+
+void set_precision_of_process(int precision) {
+  precision_of_process = precision;
+}
+
+void set_precision_of_thread(int precision) {
+  precision_of_thread = precision;
 }
 
 void note_exception(const char* text) {

@@ -39,6 +39,10 @@ void count_without_plan(bool is_served, const char* workload, const char* reason
 void set_flash(bool is_flash);
 /// Hands back through Python, which raises: set while Python is in strict mode.
 void set_strict(bool strict);
+/// Modes that quantise the inputs of served calls, as Call::precision has them. A call whose log-sum-exp is wanted, for
+/// a gradient, and one that its mode does not serve, are served as they are.
+void set_precision_of_process(int precision);
+void set_precision_of_thread(int precision);  ///< in its place; -1: none of its own
 void reset_calls_without_plan();
 
 /// The sentence of an exception that Python's heed::hand_back raised on this thread: the C functions before

@@ -271,7 +271,11 @@ typedef struct heed_options {
                      * that HEED_BOOK names, else that of $XDG_DATA_HOME/heed or ~/.local/share/heed if there is one */
   heed_parallel_for parallel_for; /* runs a CPU plan as `threads` tasks; null: on threads of the library's own */
   void* parallel_context;         /* its first argument */
-  uint64_t reserved[4];           /* 0 */
+  /* A mode of heed_precision_name, or null or "" for none: Q, K and V, of 16 or 32 bits, are quantised in the plan's
+   * workspace by each run, and a program for quantised inputs runs. In e4m3 NaN and infinity become NaN; in int8 all
+   * rows that share a factor with one are NaN. */
+  const char* precision;
+  uint64_t reserved[3]; /* 0 */
 } heed_options;
 
 typedef struct heed_plan heed_plan;
@@ -293,6 +297,7 @@ typedef struct heed_plan_info {
   heed_strides o_strides; /* that a program built for one shape writes to; all zero: those of the problem */
   uint32_t is_building;   /* whether a better program is being built: a plan made after heed_wait_for_builds takes it */
   uint32_t reserved_building;
+  const char* precision; /* the mode that quantises Q, K and V; "" for none */
 } heed_plan_info;
 
 /* NOLINTEND(modernize-use-using) */
@@ -308,6 +313,9 @@ HEED_API const char* heed_source_digest(void);
 HEED_API const char* heed_status_name(int status);
 /* What was wrong with the calling thread's last call that failed; "" before the first. Valid until the next call. */
 HEED_API const char* heed_last_error(void);
+
+/* The modes of heed_options.precision by number, from 0 on; null past the last. */
+HEED_API const char* heed_precision_name(size_t index);
 
 /* Sets the sizes, one head of one query and key of dim 64, fp16, no mask, windows of all keys, and zeros. */
 HEED_API void heed_problem_init(heed_problem* problem);

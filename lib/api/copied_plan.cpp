@@ -3,7 +3,7 @@
 #include <cstring>
 
 #include "api/plan.hpp"
-#include "padding/padding.hpp"
+#include "api/row_copy.hpp"
 
 namespace heed::api {
 namespace {
@@ -72,24 +72,9 @@ class CopiedPlan final : public Plan {
   }
 
  private:
-  // Ragged rows are those of one batch entry, and pages count as batch entries.
   padding::RowCopy copy(const void* from, const TensorLayout& from_layout, const TensorSizes& sizes, void* to,
                         const TensorLayout& to_layout, std::int64_t to_dim) const {
-    padding::RowCopy copy{.from = from,
-                          .to = to,
-                          .from_strides = from_layout,
-                          .to_strides = to_layout,
-                          .from_step = from_layout.step,
-                          .to_step = to_layout.step,
-                          .batch = sizes.batch,
-                          .heads = static_cast<int>(sizes.heads),
-                          .rows = static_cast<int>(sizes.rows),
-                          .from_dim = static_cast<int>(sizes.dim),
-                          .to_dim = static_cast<int>(to_dim),
-                          .is_wide = 0,
-                          .element_bytes = bytes_.o};
-    copy.is_wide = padding::is_wide(copy) ? 1 : 0;
-    return copy;
+    return row_copy(from, from_layout, sizes, to, to_layout, to_dim, bytes_.o);
   }
 
   std::unique_ptr<Plan> inner_;

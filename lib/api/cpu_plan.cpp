@@ -11,6 +11,7 @@
 #include <mutex>
 #include <vector>
 
+#include "api/cpu_launcher.hpp"
 #include "api/plan.hpp"
 #include "api/problem_scales.hpp"
 #include "base/files.hpp"
@@ -93,21 +94,15 @@ std::shared_ptr<CpuThreads> threads_of(int count) {
 
 class CpuPlan final : public Plan {
  public:
-  /// @param threads that share the blocks, whatever number of them the program was cut for
-  CpuPlan(const Problem& problem, Choice choice, const LaunchPlan& launch, int threads, ParallelFor parallel_for)
-      : Plan(problem, std::move(choice), launch) {
+  CpuPlan(const Problem& problem, Choice choice, const LaunchPlan& launch) : Plan(problem, std::move(choice), launch) {
     choice_.image.reset();
-    if (problem_.is_empty || !problem_.has_keys) return;
-    if (parallel_for.call != nullptr) {
-      threads_ = std::make_shared<CallerThreads>(parallel_for, threads, launch_.shared_bytes);
-      return;
-    }
-    const std::shared_ptr<CpuThreads> own = threads_of(threads);
-    if (!own->reserve(launch_.shared_bytes)) throw std::bad_alloc();
-    threads_ = own;
   }
 
-  void load(std::shared_ptr<LoadedObject> object) { object_ = std::move(object); }
+  /// @param threads that share the blocks, whatever number of them the program was cut for
+  void load(std::shared_ptr<LoadedObject> object, std::shared_ptr<CpuLauncher> threads) {
+    object_ = std::move(object);
+    threads_ = std::move(threads);
+  }
 
   void prepare(void* workspace, void*) const override {
     require_workspace(workspace);
@@ -176,21 +171,29 @@ class CpuCopies final : public Copies {
 
 }  // namespace
 
+std::shared_ptr<CpuLauncher> cpu_launcher(const Options& options, const DeviceFacts& device, long long scratch_bytes) {
+  const int threads = options.threads > 0 ? options.threads : device.processors;
+  if (options.parallel_for.call != nullptr)
+    return std::make_shared<CallerThreads>(options.parallel_for, threads, scratch_bytes);
+  std::shared_ptr<CpuThreads> own = threads_of(threads);
+  if (!own->reserve(scratch_bytes)) throw std::bad_alloc();
+  return own;
+}
+
 std::unique_ptr<Copies> make_cpu_copies() {
   return std::make_unique<CpuCopies>();
 }
 
 std::unique_ptr<Plan> make_cpu_plan(const Problem& problem, const Options& options, Choice choice,
                                     const DeviceFacts& device) {
-  if (problem.is_empty || !problem.has_keys)
-    return std::make_unique<CpuPlan>(problem, std::move(choice), LaunchPlan{}, 0, ParallelFor{});
+  if (problem.is_empty || !problem.has_keys) return std::make_unique<CpuPlan>(problem, std::move(choice), LaunchPlan{});
   (void)allow_matrix_unit();
   // Scratch grows with the width of vectors.
   const LaunchPlan launch = choice.variant.plan(problem.workload, dispatch::facts_for(choice.arch, device));
   std::shared_ptr<LoadedObject> object = loaded(choice, launch);
-  const int threads = options.threads > 0 ? options.threads : device.processors;
-  auto plan = std::make_unique<CpuPlan>(problem, std::move(choice), launch, threads, options.parallel_for);
-  plan->load(std::move(object));
+  std::shared_ptr<CpuLauncher> threads = cpu_launcher(options, device, launch.shared_bytes);
+  auto plan = std::make_unique<CpuPlan>(problem, std::move(choice), launch);
+  plan->load(std::move(object), std::move(threads));
   return plan;
 }
 

@@ -9,6 +9,7 @@
 #include "api/choice.hpp"
 #include "api/opened_files.hpp"
 #include "api/plan.hpp"
+#include "api/precision.hpp"
 #include "base/digest.hpp"
 #include "device/device.hpp"
 #include "dispatch/architecture.hpp"
@@ -160,6 +161,9 @@ Choice choose_copies(const Options& options, const DeviceFacts& device) {
 }
 Choice choose_merge(const Options& options, const DeviceFacts& device) {
   return choose_helper(options, device, "merges partial results", &dispatch::Programs::find_merge);
+}
+Choice choose_quantiser(const Options& options, const DeviceFacts& device) {
+  return choose_helper(options, device, "quantises inputs", &dispatch::Programs::find_quantiser);
 }
 
 namespace {

@@ -12,9 +12,11 @@
 #include <new>
 
 #include "api/plan.hpp"
+#include "api/precision.hpp"
 #include "api/status.hpp"
 #include "compile/embedded.hpp"
 #include "dispatch/built_programs.hpp"
+#include "quantise/modes.hpp"
 
 namespace {
 
@@ -119,6 +121,11 @@ const char* heed_status_name(int status) {
   return "unknown status";
 }
 
+const char* heed_precision_name(size_t index) {
+  const auto modes = heed::quantise::modes();
+  return index < modes.size() ? modes[index].name.data() : nullptr;
+}
+
 const char* heed_last_error(void) {
   return last_error().c_str();
 }
@@ -213,7 +220,10 @@ size_t heed_explain(const heed_problem* problem, const heed_options* options, ch
     }
     const heed::DeviceFacts device = heed::api::facts_of_device(read);
     all += fmt::format("device    {} ({})\n", device.name, device.arch);
-    const heed::api::Choice choice = heed::api::decide(read, chosen, device).choice;
+    if (!chosen.precision.empty()) all += heed::api::precision_lines(chosen.precision);
+    const heed::api::Choice choice = chosen.precision.empty()
+                                         ? heed::api::decide(read, chosen, device).choice
+                                         : heed::api::decide_precision(read, chosen, device).choice;
     if (choice.variant.family == nullptr) {
       all += "runs      nothing: there is nothing to compute\n";
       return;

@@ -7,10 +7,12 @@
 #include <map>
 #include <mutex>
 
+#include "api/precision.hpp"
 #include "api/problem_scales.hpp"
 #include "base/parallel.hpp"
 #include "device/cpu_level.hpp"
 #include "device/device.hpp"
+#include "quantise/modes.hpp"
 #include "variant/element.hpp"
 #include "workload/features.hpp"
 #include "workload/mask.hpp"
@@ -55,6 +57,8 @@ Options read_options(const heed_options* given) {
   if (given->parallel_for == nullptr && given->parallel_context != nullptr)
     refuse("parallel_context is given without parallel_for, whose first argument it is");
   options.parallel_for = {given->parallel_for, given->parallel_context};
+  if (given->precision != nullptr && given->precision[0] != '\0')
+    options.precision = quantise::find_mode(given->precision).name;
   if (given->programs != nullptr) options.programs = given->programs;
   if (given->book != nullptr) options.book = given->book;
   if (given->variant != nullptr && std::string_view(given->variant) != "auto") options.variant = given->variant;
@@ -341,12 +345,14 @@ void Plan::info(heed_plan_info& info) const {
   info.reason = choice_.reason.c_str();
   info.flops = flops_of(problem_);
   info.is_building = choice_.is_building ? 1 : 0;
+  info.precision = "";
   info.o_strides = {};
   if (launch_.o_strides)
     info.o_strides = {launch_.o_strides->batch, launch_.o_strides->head, launch_.o_strides->row, 1};
 }
 
 std::unique_ptr<Plan> make_plan(const Problem& problem, const Options& options) {
+  if (!options.precision.empty()) return make_precision_plan(problem, options);
   const DeviceFacts device = facts_of_device(problem);
   Decision decision = decide(problem, options, device);
   const auto divided = [&](std::int64_t count, std::int64_t step, const auto& part) {

@@ -34,6 +34,7 @@ struct Options {
   int build = HEED_BUILD_OFF;
   std::optional<std::string> book;  ///< empty: none; not set: the default one
   ParallelFor parallel_for;         ///< the caller's threads; without a function the library's own
+  std::string precision;            ///< a quantise::Mode's name; empty: inputs stay as they are
 };
 /// @throws Error(usage) for a struct of another size, an image without a variant, threads outside 0 to 4096
 Options read_options(const heed_options* options);

@@ -52,6 +52,8 @@ struct Problem {
   TensorScales q_scales{};        ///< of quantised tensors, without addresses
   TensorScales k_scales{};
   TensorScales v_scales{};
+  /// Whether the library makes the factors: NaN among them says that there was one in the inputs.
+  bool has_own_factors = false;
 
   [[nodiscard]] bool has_ragged_keys() const { return workload.ragged && workload.page_size == 0; }
   /// Pages that the keys of an entry take: numbers of an entry of the page table.

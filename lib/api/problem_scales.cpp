@@ -139,7 +139,7 @@ std::int64_t scale_extent(const Problem& problem, const TensorScales& scales, bo
 
 void expect_factors(const Problem& problem, const FeatureParams& launch) {
   const Workload& w = problem.workload;
-  if (!w.quantised) return;
+  if (!w.quantised || problem.has_own_factors) return;
   for (const ScaledTensor& tensor : kScaledTensors) {
     const bool is_key = tensor.name[0] == 'k';
     const TensorScales& all = tensor.are_queries ? launch.q_scales : is_key ? launch.k_scales : launch.v_scales;

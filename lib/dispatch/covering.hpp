@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -36,6 +37,13 @@ struct CoveringProgram {
 /// short and a long problem of it: so that any problem a family takes has a program. Each family that has features has
 /// one program with all of them for each, which runs problems with some.
 std::vector<CoveringProgram> covering_programs(const DeviceFacts& device, const CoveringOptions& options);
+
+/// The programs that precision modes take (heed_options.precision), by name: for each dtype, head dim and mask the
+/// default of every family that reads what the mode quantises. On a GPU without features; on a CPU with all of them, of
+/// head dims from 64 on, without windows.
+/// @throws Error(usage) for a name that is none
+std::vector<CoveringProgram> precision_programs(const DeviceFacts& device, const CoveringOptions& options,
+                                                const std::vector<std::string>& modes);
 
 /// A problem as models have them: lengths and batches on a logarithmic scale, one query as often as many, grouped
 /// heads, tensors of at most 2^31 elements.

@@ -9,6 +9,7 @@
 #include "dispatch/contract.hpp"
 #include "merge/merge.hpp"
 #include "padding/padding.hpp"
+#include "quantise/quantise.hpp"
 #include "workload/features.hpp"
 
 namespace heed::dispatch {
@@ -72,8 +73,12 @@ Programs::Programs(std::shared_ptr<const ProgramFile> file, const DeviceFacts& d
                       "programs build",
                       file_->name(), record.contract, kernel_contract(record.workload)),
           record.variant);
-    if (record.variant == padding::kCopyProgram || record.variant == merge::kMergeProgram) {
-      const ProgramRecord*& best = record.variant == padding::kCopyProgram ? copies_ : merge_;
+    const ProgramRecord** const helper = record.variant == padding::kCopyProgram        ? &copies_
+                                         : record.variant == merge::kMergeProgram       ? &merge_
+                                         : record.variant == quantise::kQuantiseProgram ? &quantiser_
+                                                                                        : nullptr;
+    if (helper != nullptr) {
+      const ProgramRecord*& best = *helper;
       if (best == nullptr || fit > arch_fit(best->arch, device_)) best = &record;
       continue;
     }

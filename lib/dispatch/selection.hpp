@@ -56,6 +56,7 @@ class Programs {
   [[nodiscard]] const ProgramRecord* find_copies() const { return copies_; }
   /// The same of the program that merges partial results (lib/merge).
   [[nodiscard]] const ProgramRecord* find_merge() const { return merge_; }
+  [[nodiscard]] const ProgramRecord* find_quantiser() const { return quantiser_; }
   [[nodiscard]] const ProgramFile& file() const { return *file_; }
 
  private:
@@ -75,6 +76,7 @@ class Programs {
   std::vector<Entry> entries_;
   const ProgramRecord* copies_ = nullptr;
   const ProgramRecord* merge_ = nullptr;
+  const ProgramRecord* quantiser_ = nullptr;
   Champions champions_;
 };
 

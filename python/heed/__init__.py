@@ -33,6 +33,7 @@ _HOMES = {
     "sdpa": "override",
     "uninstall": "override",
     "NotServed": "override",
+    "Precision": "precision",
     "record": "recording",
     "tune": "tuning",
     "report": "reports",

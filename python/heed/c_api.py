@@ -78,7 +78,8 @@ class Options(ctypes.Structure):
         ("book", ctypes.c_char_p),
         ("parallel_for", ctypes.c_void_p),
         ("parallel_context", ctypes.c_void_p),
-        ("reserved", ctypes.c_uint64 * 4),
+        ("precision", ctypes.c_char_p),
+        ("reserved", ctypes.c_uint64 * 3),
     ]
 
 
@@ -91,6 +92,7 @@ class PlanInfo(ctypes.Structure):
         + [(name, ctypes.c_char_p) for name in ("family", "variant", "origin", "reason")]
         + [("flops", ctypes.c_double), ("o_strides", Strides)]
         + [(name, ctypes.c_uint32) for name in ("is_building", "reserved_building")]
+        + [("precision", ctypes.c_char_p)]
     )
 
 

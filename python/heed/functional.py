@@ -6,8 +6,10 @@ import math
 import torch
 
 from heed import c_api, features, libraries, operators, unfused
+from heed import precision as precisions
 from heed.features import Features
 
+precisions.modes()  # read here once, where no trace looks for a library
 _sdpa = torch.ops.heed.scaled_dot_product_attention.default
 recording = None  # of heed.recording, while one is made
 
@@ -32,7 +34,7 @@ def scaled_dot_product_attention(query, key, value, attn_mask=None, dropout_p=0.
 def attention(
     query, key, value, *, causal=False, window=None, alignment=None, scale=None, softcap=0.0, bias=None, sinks=None, alibi_slopes=None,
     key_lengths=None, page_table=None, page_layout="NHD", max_len_k=None, block_mask=None, prefix_lengths=None,
-    dropout_p=0.0, dropout_seed=0, dropout_offset=0, relative_bias=None, kv=None, return_lse=False,
+    dropout_p=0.0, dropout_seed=0, dropout_offset=0, relative_bias=None, kv=None, precision=None, return_lse=False,
 ):  # fmt: skip
     """softmax(scale * Q K^T + mask) V by a kernel of Heed, or an error that says why there is none.
 
@@ -71,6 +73,8 @@ def attention(
     kv           a heed.HostKV or a layer of one: the call is over the keys that it holds in host memory, behind which `key` and `value` are
                  put first (None and None: no new ones). The last row's own key is the last one. Beside it there are causal, window
                  (left, 0), scale, softcap, sinks and return_lse; no gradients.
+    precision    a mode that quantises Q, K and V to 8 bits (docs/low-precision.md): "fp8", "int8", "fp8_smooth" and others; None for tensors as
+                 they are. heed.explain says what a mode costs. Such a call has no gradient.
     return_lse   whether the log-sum-exp of each row's scores is returned too: float32 (batch, heads, len_q), natural logarithm, minus
                  infinity, or its sink, for a row that sees no key.
 
@@ -87,19 +91,21 @@ def attention(
         others = {"bias": bias, "alibi_slopes": alibi_slopes, "key_lengths": key_lengths, "page_table": page_table, "max_len_k": max_len_k, "block_mask": block_mask, "prefix_lengths": prefix_lengths, "relative_bias": relative_bias}
         if dropout_p:
             others["dropout_p"] = True
+        others["precision"] = precision
         return host_kv.attention("heed.attention()", query, key, value, kv, causal, window, alignment, scale, softcap, sinks, return_lse, others)
     f = Features(softcap, bias, sinks, alibi_slopes, key_lengths, None, None, page_table, prefix_lengths=prefix_lengths,
                  dropout_p=dropout_p, dropout_seed=dropout_seed, dropout_offset=dropout_offset)  # fmt: skip
     query, key, value, masking = _checked_call(query, key, value, causal, window, alignment, scale, f, page_layout, max_len_k, block_mask, relative_bias)
+    number = _precision_number("heed.attention()", precision, query, key, value, f)
     if recording is not None:
-        return recording.call(workload(query, key, value, masking, f), "", (query, key, value), lambda: _attention(query, key, value, masking, f, return_lse))
-    return _attention(query, key, value, masking, f, return_lse)
+        return recording.call(workload(query, key, value, masking, f), "", (query, key, value), lambda: _attention(query, key, value, masking, f, return_lse, number))
+    return _attention(query, key, value, masking, f, return_lse, number)
 
 
 def attention_varlen(
     query, key, value, *, cu_seqlens_q, cu_seqlens_k=None, max_len_q, max_len_k, causal=False, window=None, alignment="bottom_right", scale=None,
     softcap=0.0, bias=None, sinks=None, alibi_slopes=None, key_lengths=None, page_table=None, page_layout="NHD", block_mask=None,
-    prefix_lengths=None, dropout_p=0.0, dropout_seed=0, dropout_offset=0, relative_bias=None, return_lse=False,
+    prefix_lengths=None, dropout_p=0.0, dropout_seed=0, dropout_offset=0, relative_bias=None, precision=None, return_lse=False,
 ):  # fmt: skip
     """heed.attention of a ragged batch: entries of different lengths, whose rows follow each other in one tensor.
 
@@ -116,13 +122,24 @@ def attention_varlen(
     f = Features(softcap, bias, sinks, alibi_slopes, key_lengths, cu_seqlens_q, cu_seqlens_k, page_table, prefix_lengths=prefix_lengths, max_len_q=max_len_q, max_len_k=max_len_k,
                  dropout_p=dropout_p, dropout_seed=dropout_seed, dropout_offset=dropout_offset)  # fmt: skip
     query, key, value, masking = _checked_ragged_call(query, key, value, causal, window, alignment, scale, f, page_layout, block_mask, relative_bias)
+    number = _precision_number("heed.attention_varlen()", precision, query, key, value, f)
     if recording is not None:
-        return recording.call(workload(query, key, value, masking, f), "", (query, key, value), lambda: _attention(query, key, value, masking, f, return_lse))
-    return _attention(query, key, value, masking, f, return_lse)
+        return recording.call(workload(query, key, value, masking, f), "", (query, key, value), lambda: _attention(query, key, value, masking, f, return_lse, number))
+    return _attention(query, key, value, masking, f, return_lse, number)
 
 
-def _attention(query, key, value, masking, f, return_lse):
+def _precision_number(name, precision, query, key, value, f):
+    number = precisions.number_of(name, precision)
+    if number and features.needs_gradient(query, key, value, f):
+        raise NotImplementedError(f"{name}: a call with precision={precision!r} has no gradient; call it under torch.no_grad(), or leave precision out")
+    return number
+
+
+def _attention(query, key, value, masking, f, return_lse, precision=0):
     try:
+        if precision:
+            o, lse = operators.forward_precision(query, key, value, *masking, *f.arguments(), precision)
+            return (o, lse) if return_lse else o
         if not f.is_none():
             o, lse = _forward_features(query, key, value, masking, f)
             return (o, lse) if return_lse else o
@@ -133,7 +150,7 @@ def _attention(query, key, value, masking, f, return_lse):
     except RuntimeError as error:
         if query.is_meta or type(query) is not torch.Tensor:
             raise
-        refused = _refusal(query, key, value, masking, True, f)
+        refused = _refusal(query, key, value, masking, True, f, precision)
         if refused is None:
             raise
         raise NotImplementedError(refused) from error
@@ -150,7 +167,7 @@ def _forward_features(query, key, value, masking, f):
 
 def explain(query, key, value, *, causal=False, window=None, alignment=None, scale=None, softcap=0.0, bias=None, sinks=None, alibi_slopes=None,
             key_lengths=None, page_table=None, page_layout="NHD", max_len_k=None, block_mask=None, prefix_lengths=None,
-            dropout_p=0.0, dropout_seed=0, dropout_offset=0, relative_bias=None, return_lse=False):  # fmt: skip
+            dropout_p=0.0, dropout_seed=0, dropout_offset=0, relative_bias=None, precision=None, return_lse=False):  # fmt: skip
     """What `attention` with these arguments would run, where its program is from, and why it is this one; or why it is refused.
 
     Returns lines of text. Raises as `attention` does for arguments that no attention can have. Nothing runs.
@@ -159,7 +176,9 @@ def explain(query, key, value, *, causal=False, window=None, alignment=None, sca
                  dropout_p=dropout_p, dropout_seed=dropout_seed, dropout_offset=dropout_offset)  # fmt: skip
     query, key, value, masking = _checked_call(query, key, value, causal, window, alignment, scale, f, page_layout, max_len_k, block_mask, relative_bias)
     problem = _problem(query, key, value, masking, return_lse, f)
-    options = c_api.Options(struct_size=ctypes.sizeof(c_api.Options), threads=torch.get_num_threads() if query.device.type == "cpu" else 0)
+    precisions.number_of("heed.explain()", precision)
+    options = c_api.Options(struct_size=ctypes.sizeof(c_api.Options), threads=torch.get_num_threads() if query.device.type == "cpu" else 0,
+                            precision=precision.encode() if precision else None)  # fmt: skip
     library = c_api.library(str(libraries.folder() / "libheed.so")).lib
     library.heed_explain.restype = ctypes.c_size_t
     arguments = ctypes.byref(problem), ctypes.byref(options)
@@ -283,12 +302,13 @@ def refusal(query, key, value):
     return _refusal(query, key, value, (unfused.NONE, -1, -1, None), False, Features())
 
 
-def _refusal(query, key, value, masking, wants_lse, f):
+def _refusal(query, key, value, masking, wants_lse, f, precision=0):
     """libheed's sentence for a call that it refuses; None for one that it runs."""
     problem = _problem(query, key, value, masking, wants_lse, f)
     library = c_api.library(str(libraries.folder() / "libheed.so"))
+    options = c_api.Options(struct_size=ctypes.sizeof(c_api.Options), precision=precisions.modes()[precision - 1].encode() if precision else None)
     plan = ctypes.c_void_p()
-    if library.lib.heed_plan_create(ctypes.byref(problem), None, ctypes.byref(plan)):
+    if library.lib.heed_plan_create(ctypes.byref(problem), ctypes.byref(options), ctypes.byref(plan)):
         return library.lib.heed_last_error().decode()
     library.lib.heed_plan_destroy(plan)
     return None

@@ -34,7 +34,7 @@ def loaded(name):
         raise LibraryMissing(f"{path} cannot be loaded: {error}") from error
 
 
-VISIT = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, *([ctypes.c_char_p] * 4), ctypes.c_uint64, ctypes.c_uint64)
+VISIT = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, *([ctypes.c_char_p] * 5), ctypes.c_uint64, ctypes.c_uint64)
 
 
 @functools.cache
@@ -50,6 +50,9 @@ def operator_library():
     library.heed_torch_count.restype = None
     library.heed_torch_set_flash.argtypes = [ctypes.c_int]
     library.heed_torch_set_flash.restype = None
+    for function in (library.heed_torch_set_precision, library.heed_torch_set_thread_precision):
+        function.argtypes = [ctypes.c_int]
+        function.restype = None
     library.heed_torch_set_strict.argtypes = [ctypes.c_int]
     library.heed_torch_set_strict.restype = None
     library.heed_torch_refusal.argtypes = [ctypes.c_int]

@@ -8,6 +8,7 @@
 | heed::refusal | whether Heed serves a call of that signature, by number |
 | heed::in_other_form | O of a call of that signature that has another form, and nothing for others |
 | heed::hand_back | PyTorch's own scaled_dot_product_attention, whatever is installed in its place |
+| heed::forward_precision | forward_features of inputs that a mode quantises (heed.precision); no gradient |
 | heed::forward_features | forward_lse with what most calls do not have: biases, relative-position biases, a softcap, sinks, lengths, pages, lists of blocks, prefixes, dropout; with a gradient |
 | heed::unfused, heed::unfused_features | attention in PyTorch's operators, where libheed has no program for what forward was called with |
 
@@ -44,6 +45,7 @@ except RuntimeError as error:
 library.define(f"forward({_FORWARD}, bool or_unfused=True) -> Tensor", tags=_tag)
 library.define(f"forward_lse({_FORWARD}, bool or_unfused=True) -> (Tensor, Tensor)", tags=_tag)
 library.define(f"forward_features({_FEATURES}, bool or_unfused=True) -> (Tensor, Tensor)", tags=_tag)
+library.define(f"forward_precision({_FEATURES}, int precision=0) -> (Tensor, Tensor)", tags=_tag)
 library.define(f"unfused_features({_FEATURES}) -> (Tensor, Tensor)", tags=_tag)
 library.define(f"unfused({_FORWARD}) -> (Tensor, Tensor)", tags=_tag)
 library.define(f"scaled_dot_product_attention({_SDPA}) -> Tensor", tags=_tag)
@@ -58,6 +60,7 @@ libraries.check(native.heed_torch_register(str(Path(torch.__file__).parent / "li
 forward = torch.ops.heed.forward.default
 forward_lse = torch.ops.heed.forward_lse.default
 forward_features = torch.ops.heed.forward_features.default
+forward_precision = torch.ops.heed.forward_precision.default
 
 # ------------------------------------------------------------------------------------------------ shapes
 
@@ -87,17 +90,26 @@ def _(query, key, value, mask=0, window_left=-1, window_right=-1, scale=None, or
     return _like(query, (*query.shape[:3], value.shape[3])), query.new_empty(query.shape[:3], dtype=torch.float32)
 
 
-@torch.library.register_fake("heed::forward_features", lib=library)
-def _(query, key, value, mask=0, window_left=-1, window_right=-1, scale=None, softcap=0.0, bias=None, sinks=None, alibi_slopes=None, key_lengths=None,
+def _shapes_of_features(query, key, value, mask=0, window_left=-1, window_right=-1, scale=None, softcap=0.0, bias=None, sinks=None, alibi_slopes=None, key_lengths=None,
       cu_seqlens_q=None, cu_seqlens_k=None, page_table=None, block_counts=None, block_indices=None, prefix_lengths=None, max_len_q=0, max_len_k=0, block_rows=0, block_keys=0,
       dropout_p=0.0, dropout_seed=0, dropout_offset=0, relative_bias=None, relative_max_distance=0, relative_bidirectional=True,
-      or_unfused=True):  # fmt: skip
+      last=None):  # fmt: skip
     if cu_seqlens_q is not None:
         torch._check(query.dim() == 3, lambda: "queries of entries with cu_seqlens_q are (total, heads, dim)")
         total, heads, _ = query.shape
         return query.new_empty((total, heads, value.shape[-1])), query.new_empty((heads, total), dtype=torch.float32)
     _check_shapes(query, key, value)
     return _like(query, (*query.shape[:3], value.shape[3])), query.new_empty(query.shape[:3], dtype=torch.float32)
+
+
+@torch.library.register_fake("heed::forward_features", lib=library)
+def _(query, key, value, *rest, or_unfused=True, **named):
+    return _shapes_of_features(query, key, value, *rest, **named)
+
+
+@torch.library.register_fake("heed::forward_precision", lib=library)
+def _(query, key, value, *rest, precision=0, **named):
+    return _shapes_of_features(query, key, value, *rest, **named)
 
 
 # ------------------------------------------------------------------------------------------------ what is not fused
@@ -180,7 +192,7 @@ def _autocast(name, key, device_type):
     library.impl(name, cast, key.name)
 
 
-for _name in ("forward", "forward_lse", "forward_features", "scaled_dot_product_attention"):
+for _name in ("forward", "forward_lse", "forward_features", "forward_precision", "scaled_dot_product_attention"):
     _autocast(_name, torch._C.DispatchKey.AutocastCPU, "cpu")
     _autocast(_name, torch._C.DispatchKey.AutocastCUDA, "cuda")
 

@@ -13,6 +13,7 @@ import torch
 import torch.nn.attention
 
 from heed import forms, functional, multi_head, operators, routing
+from heed import precision as precisions
 from heed.libraries import check
 
 
@@ -41,15 +42,24 @@ def _refuse(reason, query, key, value):
     raise NotServed(f"Heed does not serve this call because of {reason}: query {_describe(query)}, key {_describe(key)}, value {_describe(value)}")
 
 
-def install(*, strict=False):
+def install(*, strict=False, precision=None, model=None):
     """Puts Heed in the place of aten::scaled_dot_product_attention until `uninstall` was called as often.
 
     strict: raise NotServed instead of handing a call back, until then.
+    precision: what quantises Q, K and V of calls that want no gradient, until then: the name of a mode, a file of `heed calibrate
+        --choices`, or a heed.Precision; None for what holds already, at first nothing. heed.report() names the mode of each call that one
+        served; calls that a mode does not serve, and those in a trace, are served as they are.
+    model: whose modules `precision` names, where it does: what they call, on whichever thread, gets their mode.
+    Raises TypeError, ValueError and OSError for a `precision` that is none, and installs nothing then.
 
     The fast path of torch.nn.MultiheadAttention and torch.nn.TransformerEncoderLayer, which computes attention by itself, is served too
     (heed.multi_head), but for nested tensors.
     """
     global _installed, _strict, _aten, _multi_head
+    if precision is not None:
+        precisions.Installed("heed.install()", precision, model)
+    elif model is not None:
+        raise ValueError("heed.install(): model is given without precision, whose layers are its modules")
     with _lock:
         if _installed == 0:
             if routing.HAS_SYMBOLS:
@@ -64,12 +74,17 @@ def install(*, strict=False):
         _apply_strictness()
 
 
-def uninstall(*, strict=False):
-    """Takes back one `install` of the same `strict`. Raises RuntimeError where there is none to take back."""
+def uninstall(*, strict=False, precision=None):
+    """Takes back one `install` of the same `strict` and `precision`. Raises RuntimeError where there is none to take back."""
     global _installed, _strict, _aten, _multi_head
     with _lock:
         if _installed == 0 or _strict < strict:
             raise RuntimeError("heed.uninstall() without a heed.install() before it" + (" that was strict" if strict else ""))
+        if precision is not None:
+            asked = precisions.last_of(precision)
+            if asked is None:
+                raise RuntimeError(f"heed.uninstall() without a heed.install() before it with precision={precision!r}")
+            asked.remove()
         _installed -= 1
         _strict -= strict
         _apply_strictness()
@@ -112,10 +127,10 @@ def _apply_strictness():
 
 
 @contextlib.contextmanager
-def sdpa(*, strict=False):
+def sdpa(*, strict=False, precision=None, model=None):
     """`install` for the time of a `with` statement. Such statements nest."""
-    install(strict=strict)
+    install(strict=strict, precision=precision, model=model)
     try:
         yield
     finally:
-        uninstall(strict=strict)
+        uninstall(strict=strict, precision=precision)

@@ -13,6 +13,7 @@ class Row:
     variant, origin   the kernel that served them and the file its program is from; "" for calls that were handed back, "none" and "" where
                       there was nothing to compute
     reason            why this variant, or why not
+    precision         the mode that quantised Q, K and V; "" where they were taken as they are
     seconds           that a CPU's threads took together with the caller; 0 for a GPU, whose work goes on after a call returns
     """
 
@@ -21,6 +22,7 @@ class Row:
     variant: str
     origin: str
     reason: str
+    precision: str
     calls: int
     seconds: float
 
@@ -54,8 +56,12 @@ class Report:
             lines += ["", f"{title + ':':<{width + 2}}  {'calls':>9}  {'ms':>10}  " + ("variant" if served else "because of")]
             for row in rows:
                 time = f"{1e3 * row.seconds:10.3f}" if row.seconds else " " * 10
-                lines.append(f"  {row.workload:<{width}}  {row.calls:>9}  {time}  {row.variant if served else row.reason}")
+                lines.append(f"  {row.workload:<{width}}  {row.calls:>9}  {time}  {_named(row) if served else row.reason}")
         return "\n".join(lines)
+
+
+def _named(row):
+    return f"{row.variant}, {row.precision}" if row.precision else row.variant
 
 
 def count_handed_back(workload, reason):
@@ -68,8 +74,8 @@ def report():
     rows = []
 
     @libraries.VISIT
-    def visit(_, served, workload, variant, origin, reason, calls, nanoseconds):
-        texts = (text.decode() for text in (workload, variant, origin, reason))
+    def visit(_, served, workload, variant, origin, reason, precision, calls, nanoseconds):
+        texts = (text.decode() for text in (workload, variant, origin, reason, precision))
         rows.append(Row(bool(served), *texts, calls, nanoseconds / 1e9))
 
     check(libraries.operator_library().heed_torch_report(None, visit))

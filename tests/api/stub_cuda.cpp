@@ -9,6 +9,7 @@
 #include "kernels/attention/features.hpp"
 #include "lib/merge/merge_partials.hpp"
 #include "lib/padding/copy_rows.hpp"
+#include "lib/quantise/quantise_rows.hpp"
 
 // Headers name some functions with macros that add a version; libcuda exports both names, and Heed asks for these.
 #undef cuDeviceTotalMem
@@ -54,6 +55,9 @@ const auto kForward = reinterpret_cast<CUfunction>(0x22);
 const auto kCopies = reinterpret_cast<CUfunction>(0x33);
 const auto kMerge = reinterpret_cast<CUfunction>(0x44);
 const auto kCapturing = reinterpret_cast<CUstream>(0x88);
+const auto kQuantise = reinterpret_cast<CUfunction>(0x55);
+heed::quantise::Pass passes[16];
+int pass_count = 0;
 heed::merge::Merge last_merge{};
 int merged = 0;
 int in_use = 0;      // allocations and pinned ranges that have not been given back
@@ -96,6 +100,13 @@ const heed::merge::Merge* stub_merge() {
 }
 int stub_merged() {
   return merged;
+}
+/// The passes that quantised inputs, a stage each, and how many there were.
+const heed::quantise::Pass* stub_passes() {
+  return passes;
+}
+int stub_passed() {
+  return pass_count;
 }
 int stub_in_use() {
   return in_use;
@@ -198,8 +209,12 @@ CUresult cuModuleUnload(CUmodule) {
 CUresult cuModuleGetFunction(CUfunction* function, CUmodule module, const char* name) {
   if (module != reinterpret_cast<CUmodule>(0x11)) return CUDA_ERROR_NOT_FOUND;
   const auto is = [name](const char* other) { return std::strcmp(name, other) == 0; };
-  if (!is("heed_copy_rows") && !is("heed_merge_partials") && !is("heed_forward")) return CUDA_ERROR_NOT_FOUND;
-  *function = is("heed_copy_rows") ? kCopies : is("heed_merge_partials") ? kMerge : kForward;
+  if (!is("heed_copy_rows") && !is("heed_merge_partials") && !is("heed_quantise") && !is("heed_forward"))
+    return CUDA_ERROR_NOT_FOUND;
+  *function = is("heed_copy_rows")        ? kCopies
+              : is("heed_merge_partials") ? kMerge
+              : is("heed_quantise")       ? kQuantise
+                                          : kForward;
   return CUDA_SUCCESS;
 }
 CUresult cuFuncSetAttribute(CUfunction function, CUfunction_attribute attribute, int value) {
@@ -305,6 +320,16 @@ CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction function, voi
     if (config->blockDimX != heed::merge::kMergeThreads) return CUDA_ERROR_INVALID_VALUE;
     last_merge = *static_cast<const heed::merge::Merge*>(arguments[0]);
     ++merged;
+    return CUDA_SUCCESS;
+  }
+  if (function == kQuantise) {
+    const auto& pass = *static_cast<const heed::quantise::Pass*>(arguments[0]);
+    const bool of_rows = pass.stage == static_cast<int>(heed::quantise::Stage::largest) ||
+                         pass.stage == static_cast<int>(heed::quantise::Stage::elements);
+    if (config->blockDimX != heed::quantise::kQuantiseThreads || config->gridDimY != (of_rows ? 3U : 1U))
+      return CUDA_ERROR_INVALID_VALUE;
+    passes[pass_count++ % std::size(passes)] = pass;
+    ++launched;
     return CUDA_SUCCESS;
   }
   if (function != kForward || extra != nullptr || config->blockDimX == 0 || config->gridDimX == 0)

@@ -2,8 +2,8 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/command_line.hpp"
+#include "quantise/modes.hpp"
 #include "tensors/safetensors.hpp"
-#include "verify/quantisation_modes.hpp"
 
 namespace heed {
 namespace {
@@ -13,7 +13,7 @@ TEST_F(Cli, CalibrateSaysWhatEveryModeCosts) {
   ASSERT_EQ(all.code, 0) << all.err;
   const auto json = nlohmann::json::parse(all.out);
   EXPECT_EQ(json["workload"], "b1h2l48d64:fp16");
-  EXPECT_EQ(json["rows"].size(), 6 * verify::quantisation_modes().size());
+  EXPECT_EQ(json["rows"].size(), 6 * quantise::modes().size());
   for (const auto& cost : json["rows"]) {
     EXPECT_GT(cost["rel_rms"].get<double>(), 0);
     EXPECT_GE(cost["worst_row"].get<double>(), 0.9 * cost["rel_rms"].get<double>());
@@ -37,6 +37,24 @@ TEST_F(Cli, CalibrateSaysWhatEveryModeCosts) {
   expect_refusal("calibrate --shape b1h1l48d64 --modes int4", 2, "unknown mode \"int4\"");
   expect_refusal("calibrate --shape b1h1l48d64 --most -1", 2, "--most -1 is no relative RMS error");
   expect_refusal("calibrate --shape b1h1l48d64:quantised=k/int8/head --modes fp8", 2, "quantised already");
+}
+
+TEST_F(Cli, CalibrateWritesWhatItChoseForALayer) {
+  const std::string choices = folder_.file("choices.json");
+  const std::string command = "calibrate --shape b1h2l48d64 --seed 3 --modes int8_smooth,fp8 --choices " + choices;
+  ASSERT_EQ(heed_command(command).code, 0);
+  ASSERT_EQ(heed_command(command + " --layer encoder.layer.3 --most 1e-9").code, 1);  // none is as exact
+  ASSERT_EQ(heed_command(command + " --layer encoder.layer.3 --most 1e-8").code, 1);
+  const auto layers = nlohmann::json::parse(read_file(choices, ErrorCode::internal))["layers"];
+  EXPECT_EQ(layers.size(), 2);
+  EXPECT_EQ(layers["*"]["mode"], "int8_smooth");
+  EXPECT_EQ(layers["*"]["workload"], "b1h2l48d64:fp16");
+  EXPECT_GT(layers["*"]["rel_rms"].get<double>(), 1e-3);
+  EXPECT_TRUE(layers["encoder.layer.3"]["mode"].is_null());
+  EXPECT_EQ(layers["encoder.layer.3"]["most"], 1e-8);
+  expect_refusal("calibrate --shape b1h2l48d64 --layer a", 2, "give --choices too");
+  write_file_atomically(choices, "[]", ErrorCode::internal);
+  expect_refusal(command, 2, "no file of choices");
 }
 
 TEST_F(Cli, VerifyAndRunPrintTheTotalErrorOfQuantisedInputs) {

@@ -113,6 +113,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   options.programs = path.c_str();
   options.threads = static_cast<std::int8_t>(bytes.one());
   options.build = static_cast<std::int8_t>(bytes.one());
+  options.precision = heed_precision_name(bytes.one() % 32);  // null for most numbers
 
   heed_plan* plan = nullptr;
   const heed_status status = heed_plan_create(&problem, &options, &plan);

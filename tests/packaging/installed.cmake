@@ -19,7 +19,7 @@ endfunction()
 
 file(REMOVE_RECURSE ${FOLDER})
 set(programs ${FOLDER}/small.programs)
-run(${HEED} programs build --arch cpu --dtypes fp32 --dims 64 --masks none --samples 3 --most 1 --cache ${FOLDER}/cache -o ${programs})
+run(${HEED} programs build --arch cpu --dtypes fp32 --dims 64 --masks none --samples 3 --most 1 --precision none --cache ${FOLDER}/cache -o ${programs})
 
 # ---- cmake --install
 install_to(${FOLDER}/prefix)

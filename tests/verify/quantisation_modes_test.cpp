@@ -9,9 +9,9 @@
 namespace heed::verify {
 namespace {
 
-constexpr QuantisationMode kSmooth{"smooth", "qk/int8/token", true, false, ""};
-constexpr QuantisationMode kRotated{"rotated", "qk/int8/token", false, true, ""};
-constexpr QuantisationMode kPlain{"plain", "qk/int8/token", false, false, ""};
+constexpr quantise::Mode kSmooth{"smooth", "qk/int8/token", true, false, ""};
+constexpr quantise::Mode kRotated{"rotated", "qk/int8/token", false, true, ""};
+constexpr quantise::Mode kPlain{"plain", "qk/int8/token", false, false, ""};
 
 ReferenceRows exact(const Workload& w, const InputValues& values, const std::vector<RowIndex>& rows) {
   const Scene scene(w, values, LaunchPlan{}, 1);
@@ -26,7 +26,7 @@ TEST(QuantisationModes, LeaveExactAttentionAsItIs) {
     const Scene scene(w, values, LaunchPlan{}, 1);
     const std::vector<RowIndex> rows = rows_that_are_there(scene, all_rows(w));
     const ReferenceRows before = exact(w, values, rows);
-    for (const QuantisationMode& mode : {kSmooth, kRotated}) {
+    for (const quantise::Mode& mode : {kSmooth, kRotated}) {
       const InputValues prepared = prepared_by(w, mode, values, 7);
       EXPECT_NE(prepared.k[5], values.k[5]);
       const ReferenceRows after = exact(w, prepared, rows);
@@ -57,7 +57,7 @@ TEST(QuantisationModes, TheMeanIsOutOfK) {
 TEST(QuantisationModes, HelpWhereTheyAreMadeFor) {
   const Workload w = parse_workload("b1h2l256d64:fp16");
   const std::vector<RowIndex> rows = all_rows(w);
-  const auto cost = [&](const QuantisationMode& mode, InputClass inputs) {
+  const auto cost = [&](const quantise::Mode& mode, InputClass inputs) {
     return cost_of(w, mode, make_inputs(w, inputs, 5), rows, 7).rel_rms;
   };
   EXPECT_LT(cost(kSmooth, InputClass::channel_offsets), 0.4 * cost(kPlain, InputClass::channel_offsets));
@@ -71,9 +71,9 @@ TEST(QuantisationModes, HelpWhereTheyAreMadeFor) {
 
 TEST(QuantisationModes, EveryOneHasAWorkloadAndAName) {
   const Workload w = parse_workload("b1h2l64d64:bf16:causal_top_left");
-  for (const QuantisationMode& mode : quantisation_modes()) {
-    EXPECT_TRUE(quantised_by(w, mode).quantised) << mode.name;
-    EXPECT_EQ(&find_quantisation_mode(mode.name), &mode);
+  for (const quantise::Mode& mode : quantise::modes()) {
+    EXPECT_TRUE(quantise::quantised_by(w, mode).quantised) << mode.name;
+    EXPECT_EQ(&quantise::find_mode(mode.name), &mode);
     const Accuracy cost = cost_of(w, mode, make_inputs(w, InputClass::normal, 5), all_rows(w), 7);
     EXPECT_GT(cost.rel_rms, 1e-4) << mode.name;
     EXPECT_LT(cost.rel_rms, 0.1) << mode.name;
@@ -82,15 +82,15 @@ TEST(QuantisationModes, EveryOneHasAWorkloadAndAName) {
 
 TEST(QuantisationModes, RefuseWhatTheyCannotLeaveAsItIs) {
   using testing_support::expect_error;
-  expect_error(ErrorCode::usage, "unknown mode \"int4\"", [] { (void)find_quantisation_mode("int4"); });
-  const auto refused = [](ErrorCode code, const char* words, const char* text, const QuantisationMode& mode) {
-    expect_error(code, words, [&] { (void)quantised_by(parse_workload(text), mode); });
+  expect_error(ErrorCode::usage, "unknown mode \"int4\"", [] { (void)quantise::find_mode("int4"); });
+  const auto refused = [](ErrorCode code, const char* words, const char* text, const quantise::Mode& mode) {
+    expect_error(code, words, [&] { (void)quantise::quantised_by(parse_workload(text), mode); });
   };
   refused(ErrorCode::unsupported, "a softcap", "l64d64:softcap=20", kSmooth);
   refused(ErrorCode::unsupported, "attention sinks", "l64d64:sinks", kSmooth);
   refused(ErrorCode::unsupported, "the head dim is 96", "l64d96", kRotated);
   refused(ErrorCode::invalid_workload, "quantised already", "l64d64:quantised=k/int8/head", kPlain);
-  refused(ErrorCode::invalid_workload, "is ragged", "b2l64d64:ragged", find_quantisation_mode("int8"));
+  refused(ErrorCode::invalid_workload, "is ragged", "b2l64d64:ragged", quantise::find_mode("int8"));
 }
 
 TEST(QuantisationModes, AKeylessEntryAndZerosHaveNoCost) {

@@ -1,0 +1,66 @@
+// Programs that precision modes run (quantise/modes.hpp).
+#include <algorithm>
+
+#include "device/cpu_level.hpp"
+#include "dispatch/covering.hpp"
+#include "quantise/modes.hpp"
+#include "workload/features.hpp"
+#include "workload/mask.hpp"
+
+namespace heed::dispatch {
+namespace {
+
+// Of many rows: with one row for all keys, quantising them takes longer than attention on them.
+Workload precision_workload(Dtype dtype, std::int64_t dim, MaskKind mask) {
+  Workload w;
+  w.dtype = dtype;
+  w.heads = w.heads_kv = 8;
+  w.len_q = w.len_k = 2048;
+  w.dim = w.dim_v = dim;
+  w.mask = mask == MaskKind::none ? Mask::none : Mask::causal_top_left;
+  if (mask == MaskKind::window) {
+    w.mask = Mask::causal_bottom_right;
+    w.window.left = 255;
+  }
+  return w;
+}
+
+// A level with a matrix unit has no use of it for quantised inputs: libheed takes the program of the level below.
+bool is_served_by_lower_level(const DeviceFacts& device) {
+  return device.kind == DeviceKind::cpu && device.matrix_unit && find_cpu_level(device.arch) != nullptr;
+}
+
+}  // namespace
+
+std::vector<CoveringProgram> precision_programs(const DeviceFacts& device, const CoveringOptions& options,
+                                                const std::vector<std::string>& modes) {
+  std::vector<CoveringProgram> all;
+  if (is_served_by_lower_level(device)) return all;
+  const bool cpu = device.kind == DeviceKind::cpu;
+  const auto add = [&](const Family& family, const Workload& w) {
+    if (family.refuses(w, device)) return;
+    const Variant variant = make_variant(family, family.default_config(w, device), w);
+    if (std::none_of(all.begin(), all.end(), [&](const CoveringProgram& c) { return c.variant.id() == variant.id(); }))
+      all.push_back({variant, w, 0});
+  };
+  for (const Dtype dtype : options.dtypes)
+    for (const std::int64_t dim : options.dims)
+      for (const MaskKind mask : options.masks) {
+        // On a CPU, where one program takes a second or more to build: head dims up to 64 are padded to it, and no call
+        // of PyTorch's function has a window.
+        if (cpu && (dim < 64 || mask == MaskKind::window)) continue;
+        for (const std::string& name : modes) {
+          Workload w = precision_workload(dtype, dim, mask);
+          // Scale factors' granularity is a number of a launch, and rotation none of the program's.
+          w.quantised = quantise::quantised_by(w, quantise::find_mode(name)).quantised;
+          for (const Family* family : families()) {
+            if (family->is_special()) continue;
+            // On a GPU without features: NVRTC did not end in time, on two shared processors, with all of them.
+            add(*family, cpu ? with_features(w, family->features()) : w);
+          }
+        }
+      }
+  return all;
+}
+
+}  // namespace heed::dispatch

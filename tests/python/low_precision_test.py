@@ -1,0 +1,224 @@
+"""precision= of heed.attention, heed.sdpa and heed.install: what is served in low precision, how exact it is, and that nothing else is."""
+
+import json
+import tempfile
+import threading
+import unittest
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from attention_cases import require_programs, tensors
+
+SIZES = (2, 4, 2, 70, 150, 64, 64)
+# Twice the error on N(0, 1) of evidence/cpu/calibration.json, where keys are many more.
+MOST = {"fp8": 0.1, "fp8_smooth": 0.1, "fp8_rotated": 0.1, "fp8_smooth_rotated": 0.1, "int8": 0.03, "int8_smooth": 0.03, "int8_token_smooth": 0.03}
+
+
+def setUpModule():
+    require_programs()
+    global heed
+    import heed
+    import heed.precision
+
+
+def relative(o, exact):
+    return ((o.double() - exact.double()).square().mean() / exact.double().square().mean()).sqrt().item()
+
+
+class Calls(unittest.TestCase):
+    def setUp(self):
+        heed.reset_report()
+        self.q, self.k, self.v = tensors(SIZES, torch.float32, "cpu")
+
+    def test_results_are_as_exact_as_the_mode(self):
+        exact, lse = heed.attention(self.q, self.k, self.v, return_lse=True)
+        for mode, most in MOST.items():
+            with self.subTest(mode=mode):
+                o, low = heed.attention(self.q, self.k, self.v, precision=mode, return_lse=True)
+                self.assertLess(relative(o, exact), most)
+                self.assertGreater(relative(o, exact), 1e-3)
+                torch.testing.assert_close(low, lse, atol=0.1, rtol=0)
+
+    def test_the_log_sum_exp_has_the_mean_of_the_keys(self):
+        k = self.k + 3 * torch.randn(1, 2, 1, 64)
+        _, lse = heed.attention(self.q, k, self.v, return_lse=True)
+        _, low = heed.attention(self.q, k, self.v, return_lse=True, precision="fp8_smooth")
+        torch.testing.assert_close(low, lse, atol=0.1, rtol=0)
+
+    def test_types_layouts_and_masks(self):
+        for dtype in (torch.bfloat16, torch.float32):
+            for layout in ("bhld", "blhd", "packed", "strided"):
+                q, k, v = tensors((2, 4, 2, 70, 70, 64, 64), dtype, "cpu", layout)
+                with self.subTest(dtype=dtype, layout=layout):
+                    o = heed.attention(q, k, v, causal=True, precision="int8_smooth")
+                    self.assertEqual(o.dtype, dtype)
+                    self.assertLess(relative(o, heed.attention(q.float(), k.float(), v.float(), causal=True)), 0.03)
+
+    def test_ragged_batches(self):
+        rows = [torch.randn(100, heads, 64) for heads in (4, 2, 2)]
+        starts = torch.tensor([0, 30, 100])
+        arguments = {"cu_seqlens_q": starts, "cu_seqlens_k": starts, "max_len_q": 70, "max_len_k": 70}
+        o = heed.attention_varlen(*rows, **arguments, precision="fp8_smooth")
+        self.assertLess(relative(o, heed.attention_varlen(*rows, **arguments)), 0.1)
+
+    def test_explain_says_what_a_mode_costs(self):
+        text = heed.explain(self.q, self.k, self.v, precision="fp8_smooth")
+        self.assertIn("precision fp8_smooth: ", text)
+        self.assertIn("error     relative RMS error of O on b1h4l1024d128:fp16: 4.7e-02 normal", text)
+        self.assertNotIn("precision fp8", heed.explain(self.q, self.k, self.v))
+
+    def test_the_report_names_the_mode(self):
+        heed.attention(self.q, self.k, self.v)
+        heed.attention(self.q, self.k, self.v, precision="fp8")
+        self.assertEqual(sorted(row.precision for row in heed.report().rows), ["", "fp8"])
+        self.assertIn(", fp8\n", str(heed.report()) + "\n")
+
+    def test_what_is_refused(self):
+        q, k, v = self.q, self.k, self.v
+        for error, words, call in [
+            (ValueError, "there is no precision 'int4'; there are int8, int8_smooth", lambda: heed.attention(q, k, v, precision="int4")),
+            (TypeError, "precision must be the name of a mode, not int", lambda: heed.attention(q, k, v, precision=8)),
+            (NotImplementedError, "has no gradient", lambda: heed.attention(q.clone().requires_grad_(), k, v, precision="fp8")),
+            (NotImplementedError, "a softcap that is another", lambda: heed.attention(q, k, v, softcap=20.0, precision="fp8_smooth")),
+            (NotImplementedError, "attention sinks that is another", lambda: heed.attention(q, k, v, sinks=torch.zeros(4), precision="fp8_smooth")),
+            (NotImplementedError, "the head dim is 40", lambda: heed.attention(q[..., :40], k[..., :40], v, precision="fp8_rotated")),
+            (NotImplementedError, "torch.float64", lambda: heed.attention(q.double(), k.double(), v.double(), precision="fp8")),
+            (ValueError, "there is no precision", lambda: heed.explain(q, k, v, precision="fp4")),
+        ]:  # fmt: skip
+            with self.subTest(words=words), self.assertRaisesRegex(error, words):
+                call()
+        with torch.no_grad():
+            heed.attention(q.clone().requires_grad_(), k, v, precision="fp8")
+
+    def test_a_trace_keeps_the_mode(self):
+        compiled = torch.compile(lambda q, k, v: heed.attention(q, k, v, precision="fp8"), backend="eager", fullgraph=True)
+        torch.testing.assert_close(compiled(self.q, self.k, self.v), heed.attention(self.q, self.k, self.v, precision="fp8"), atol=0, rtol=0)
+
+    def test_not_a_number_shows(self):
+        q = self.q.clone()
+        q[1, 2, 3, 4] = float("nan")
+        o = heed.attention(q, self.k, self.v, precision="fp8_smooth")
+        self.assertTrue(o[1, 2, 3].isnan().all())
+        self.assertEqual(int(o.isnan().any(-1).sum()), 1)
+
+
+class InThePlaceOfPyTorch(unittest.TestCase):
+    def setUp(self):
+        heed.reset_report()
+        self.q, self.k, self.v = tensors((2, 4, 4, 70, 70, 64, 64), torch.float32, "cpu")
+
+    def modes(self):
+        """Of the calls since the last time, in the order of modes."""
+        report = heed.report()
+        heed.reset_report()
+        return sorted((row.precision, row.calls) for row in report.rows if row.served)
+
+    def call(self, **arguments):
+        return F.scaled_dot_product_attention(self.q, self.k, self.v, **arguments)
+
+    def test_only_where_it_is_asked_for(self):
+        with heed.sdpa():
+            exact = self.call()
+        self.assertEqual(self.modes(), [("", 1)])
+        with heed.sdpa(precision="fp8_smooth"):
+            low = self.call()
+            with heed.sdpa():
+                self.call()  # what is outside still holds
+            with heed.sdpa(precision="int8_smooth"):
+                lower = self.call(is_causal=True)
+            self.call(attn_mask=torch.ones(70, 70, dtype=torch.bool).tril())
+        self.assertEqual(self.modes(), [("fp8_smooth", 1), ("fp8_smooth", 2), ("int8_smooth", 1)])
+        self.assertTrue(1e-3 < relative(low, exact) < 0.1)
+        self.assertLess(relative(lower, self.call(is_causal=True)), 0.03)
+        with heed.sdpa():
+            self.call()
+        self.assertEqual(self.modes(), [("", 1)])
+
+    def test_gradients_are_those_of_the_tensors_as_they_are(self):
+        self.q.requires_grad_()
+        with heed.sdpa(precision="fp8"):
+            self.call().sum().backward()
+        self.assertEqual(self.modes(), [("", 1)])
+        wanted = self.q.grad
+        self.q.grad = None
+        self.call().sum().backward()
+        torch.testing.assert_close(self.q.grad, wanted)
+
+    def test_calls_that_a_mode_does_not_serve_are_served_as_they_are(self):
+        with heed.sdpa(precision="fp8_smooth_rotated"):
+            F.scaled_dot_product_attention(*(x[..., :40] for x in (self.q, self.k, self.v)))
+        self.assertEqual(self.modes(), [("", 1)])
+
+    def test_install_and_uninstall(self):
+        heed.install(precision="fp8")
+        heed.install(precision="fp8_smooth")
+        self.call()
+        with self.assertRaisesRegex(RuntimeError, "precision='int8'"):
+            heed.uninstall(precision="int8")
+        heed.uninstall(precision="fp8_smooth")
+        self.call()
+        heed.uninstall(precision="fp8")
+        self.assertEqual(self.modes(), [("fp8", 1), ("fp8_smooth", 1)])
+        for error, words, arguments in [
+            (ValueError, "there is no precision 'int4'", {"precision": "int4"}),
+            (TypeError, "must be the name of a mode, not float", {"precision": 8.0}),
+            (FileNotFoundError, "nowhere.json", {"precision": "nowhere.json"}),
+            (ValueError, "model is given without precision", {"model": torch.nn.Identity()}),
+            (ValueError, "precision names the layers a", {"precision": heed.Precision({"a": "fp8"})}),
+            (ValueError, "has no module 'a'", {"precision": heed.Precision({"a": "fp8"}), "model": torch.nn.Identity()}),
+        ]:  # fmt: skip
+            with self.subTest(words=words), self.assertRaisesRegex(error, words):
+                heed.install(**arguments)
+        with self.assertRaisesRegex(RuntimeError, "without a heed.install"):
+            heed.uninstall()
+
+    def test_every_thread(self):
+        found = []
+        with heed.sdpa(precision="fp8"):
+            thread = threading.Thread(target=lambda: found.append(self.call()))
+            thread.start()
+            thread.join()
+        self.assertEqual(self.modes(), [("fp8", 1)])
+
+    def test_layers_of_a_model(self):
+        class Layer(torch.nn.Module):
+            def forward(self, q, k, v):
+                return F.scaled_dot_product_attention(q, k, v)
+
+        class Failing(torch.nn.Module):
+            def forward(self, q, k, v):
+                raise OSError("a layer that fails")
+
+        model = torch.nn.ModuleDict({"first": Layer(), "second": Layer(), "third": Layer(), "fourth": Failing()})
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "choices.json"
+            layers = {"first": {"mode": "fp8_smooth", "rel_rms": 0.01}, "second": {"mode": None}, "fourth": {"mode": "int8"}, "*": {"mode": "fp8"}}
+            path.write_text(json.dumps({"layers": layers}))
+            self.assertEqual(heed.Precision.load(path), heed.Precision({"first": "fp8_smooth", "second": None, "fourth": "int8", "*": "fp8"}))
+            with heed.sdpa(precision=str(path), model=model):
+                for layer in ("first", "second", "third"):
+                    model[layer](self.q, self.k, self.v)
+                with self.assertRaises(OSError):
+                    model["fourth"](self.q, self.k, self.v)
+                model["third"](self.q, self.k, self.v)
+            self.assertEqual(self.modes(), [("", 1), ("fp8", 2), ("fp8_smooth", 1)])
+            model["first"](self.q, self.k, self.v)
+            with heed.sdpa():
+                model["first"](self.q, self.k, self.v)
+            self.assertEqual(self.modes(), [("", 1)])
+            for text, words in [("[]", "is no file of"), ('{"layers": {"a": {"mode": "fp8", "colour": 1}}}', "does not know: colour"), ('{"layers": {"a": {"mode": "fp9"}}}', "there is no precision 'fp9'")]:
+                path.write_text(text)
+                with self.assertRaisesRegex(ValueError, words):
+                    heed.Precision.load(path)
+
+    def test_modules_of_pytorch(self):
+        layer = torch.nn.TransformerEncoderLayer(128, 2, batch_first=True, dropout=0.0).eval()
+        x = torch.randn(2, 9, 128)
+        with torch.no_grad(), heed.sdpa(precision="fp8_smooth"):
+            layer(x)
+        self.assertEqual(self.modes(), [("fp8_smooth", 1)])
+
+
+if __name__ == "__main__":
+    unittest.main()
