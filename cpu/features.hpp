@@ -25,6 +25,8 @@ struct Held<kProblem, true> {
                                {element_bytes(q_element(kProblem)), element_bytes(k_element(kProblem)),
                                 element_bytes(v_element(kProblem)), element_bytes(kProblem.element)});
     if constexpr (is_quantised(kProblem)) take_scales_of_entry(p, launch, static_cast<int>(entry));
+    if constexpr (kProblem.features.out_gate)
+      take_gate_of_entry(p, launch, static_cast<int>(entry), element_bytes(kProblem.element));
     return p;
   }
 };

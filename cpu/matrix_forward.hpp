@@ -314,8 +314,13 @@ class MatrixForward {
       const RowEnd end = end_of_row<kProblem.features, kConfig.exp2>(
           params_, at.head, sees_any<kBlocks>(params_, batch_, at.head, at.row, keys), maximum_[row], sum);
       Memory* const to = o + at.head * params_.o_strides.head + at.row * params_.o_strides.row;
-      const float* const from = out_ + row * kColumns;
+      float* const from = out_ + row * kColumns;
       int d = 0;
+      if constexpr (changes_output(kProblem.features)) {
+        for (; d < kDim; ++d) from[d] *= end.inverse;
+        finish_output<kProblem.features, kProblem.element>(params_, batch_, at.head, at.row, from);
+        for (d = 0; d < kDim; ++d) store_scalar<kProblem.element>(to + d, from[d]);
+      }
       for (; d + 16 <= kDim; d += 16)
         store_vector<kProblem.element>(to + d, *reinterpret_cast<const Vec*>(from + d) * end.inverse);
       for (; d < kDim; ++d) store_scalar<kProblem.element>(to + d, from[d] * end.inverse);

@@ -17,6 +17,7 @@
 #include "cpu/exp2.hpp"
 #include "cpu/features.hpp"
 #include "cpu/key_tile.hpp"
+#include "cpu/output.hpp"
 #include "cpu/rows.hpp"
 #include "cpu/simd.hpp"
 
@@ -340,9 +341,17 @@ class VectorForward {
           params_, head_, sees_any<kBlocks>(params_, batch_, head_, first_row_ + row, Span{span.begin, span.end}),
           maximum, sum);
       const long long offset = base + (first_row_ + row) * params_.o_strides.row;
-      for (int d = 0; d < kDim; ++d) {
-        const float value = end.sees ? transposed[d * kQueries + lane] * end.inverse : 0.0F;
-        store_scalar<kProblem.element>(static_cast<Stored<kProblem.element>*>(params_.o) + offset + d, value);
+      auto* const to = static_cast<Stored<kProblem.element>*>(params_.o) + offset;
+      if constexpr (changes_output(kProblem.features)) {
+        float finished[kDim];
+        for (int d = 0; d < kDim; ++d) finished[d] = end.sees ? transposed[d * kQueries + lane] * end.inverse : 0.0F;
+        finish_output<kProblem.features, kProblem.element>(params_, batch_, head_, first_row_ + row, finished);
+        for (int d = 0; d < kDim; ++d) store_scalar<kProblem.element>(to + d, finished[d]);
+      } else {
+        for (int d = 0; d < kDim; ++d) {
+          const float value = end.sees ? transposed[d * kQueries + lane] * end.inverse : 0.0F;
+          store_scalar<kProblem.element>(to + d, value);
+        }
       }
       if (params_.lse != nullptr) lse_of<kHasFeatures>(params_, batch_, head_)[first_row_ + row] = end.log_sum;
     }

@@ -156,6 +156,8 @@ struct Features {
   bool prefix = false;    ///< keys that all rows see under a causal mask
   bool dropout = false;   ///< of probabilities
   bool relative = false;  ///< tables of biases by relative position
+  bool out_norm = false;  ///< RMS norms of the rows of O
+  bool out_gate = false;  ///< rows of O times the sigmoid of a gate
   constexpr bool operator==(const Features&) const = default;
 };
 

@@ -141,6 +141,7 @@ void write_key(Call& call, std::uint32_t threads) {
                                    static_cast<std::int64_t>(p.dtype_bias),
                                    bits(p.softcap),
                                    bits(p.dropout),
+                                   bits(p.out_norm_eps),
                                    p.relative_buckets,
                                    p.relative_max_distance,
                                    p.total_q,
@@ -154,7 +155,7 @@ void write_key(Call& call, std::uint32_t threads) {
                                    call.precision})
     *word++ = value;
   for (const heed_strides* s : {&p.q_strides, &p.k_strides, &p.v_strides, &p.o_strides, &p.bias_strides,
-                                &p.block_count_strides, &p.block_index_strides})
+                                &p.block_count_strides, &p.block_index_strides, &p.out_gate_strides})
     for (const std::int64_t stride : {s->batch, s->head, s->row, s->dim}) *word++ = stride;
 }
 
@@ -337,6 +338,8 @@ Features Features::shared() const {
           block_indices.shared(),
           prefix_lengths.shared(),
           relative_bias.shared(),
+          out_gate.shared(),
+          out_norm_weight.shared(),
           softcap,
           max_len_q,
           max_len_k,
@@ -346,7 +349,8 @@ Features Features::shared() const {
           dropout_seed,
           dropout_offset,
           relative_max_distance,
-          relative_bidirectional};
+          relative_bidirectional,
+          out_norm_eps};
 }
 
 void set_precision(Call& call, std::int64_t precision) {

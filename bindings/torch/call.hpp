@@ -35,17 +35,19 @@ struct Masking {
 
 /// Tensors and numbers of features (heed.h), which most calls do not have: empty, or 0.
 struct Features {
-  Tensor bias;            ///< broadcast to (batch, heads, len_q, len_k): bool, float16, bfloat16 or float32
-  Tensor sinks;           ///< (heads), float32
-  Tensor alibi_slopes;    ///< (heads) or (batch, heads), float32
-  Tensor key_lengths;     ///< (batch), int32
-  Tensor cu_seqlens_q;    ///< (batch + 1), int32: query is (total, heads, dim) then
-  Tensor cu_seqlens_k;    ///< (batch + 1), int32: and key and value are, unless they lie in pages
-  Tensor page_table;      ///< (batch, pages), int32: key and value are (pages, heads_kv, page_size, dim) then
-  Tensor block_counts;    ///< (batch or 1, heads or 1, blocks of rows), int32
-  Tensor block_indices;   ///< (batch or 1, heads or 1, blocks of rows, numbers), int32
-  Tensor prefix_lengths;  ///< (batch), int32
-  Tensor relative_bias;   ///< (heads, buckets), float32
+  Tensor bias;             ///< broadcast to (batch, heads, len_q, len_k): bool, float16, bfloat16 or float32
+  Tensor sinks;            ///< (heads), float32
+  Tensor alibi_slopes;     ///< (heads) or (batch, heads), float32
+  Tensor key_lengths;      ///< (batch), int32
+  Tensor cu_seqlens_q;     ///< (batch + 1), int32: query is (total, heads, dim) then
+  Tensor cu_seqlens_k;     ///< (batch + 1), int32: and key and value are, unless they lie in pages
+  Tensor page_table;       ///< (batch, pages), int32: key and value are (pages, heads_kv, page_size, dim) then
+  Tensor block_counts;     ///< (batch or 1, heads or 1, blocks of rows), int32
+  Tensor block_indices;    ///< (batch or 1, heads or 1, blocks of rows, numbers), int32
+  Tensor prefix_lengths;   ///< (batch), int32
+  Tensor relative_bias;    ///< (heads, buckets), float32
+  Tensor out_gate;         ///< of the sizes of O or 1 in the place of any, in its type; rows dense, or of one gate
+  Tensor out_norm_weight;  ///< (dim_v) or (heads, dim_v), float32
   double softcap = 0;
   std::int64_t max_len_q = 0;     ///< of the entries of a ragged batch
   std::int64_t max_len_k = 0;     ///< of these, and of entries whose keys lie in pages
@@ -56,6 +58,7 @@ struct Features {
   std::int64_t dropout_offset = 0;
   std::int64_t relative_max_distance = 0;
   bool relative_bidirectional = true;
+  double out_norm_eps = 0;
 
   /// Other owners of the same tensors.
   [[nodiscard]] Features shared() const;
@@ -88,7 +91,7 @@ bool may_have_other_form(Refusal refusal);
 
 /// Everything that tells one plan from another; plain words, compared and hashed as such.
 struct PlanKey {
-  std::array<std::int64_t, 58> words{};
+  std::array<std::int64_t, 63> words{};
   friend bool operator==(const PlanKey&, const PlanKey&) = default;
   [[nodiscard]] std::uint64_t hash() const;
 };

@@ -87,6 +87,40 @@ bool read_blocks(const Features& f, Call& call) {
   return true;
 }
 
+// The gate of rows of O, which broadcasts to these, and the weights of their norm.
+bool read_output(const Features& f, bool ragged, Call& call) {
+  static const std::int32_t fp32 = libtorch().dtype_float32();
+  heed_problem& p = call.problem;
+  if (f.out_norm_weight) {
+    const std::optional<Shape> weights = shape_of(f.out_norm_weight.get());
+    const bool by_head = weights && weights->rank == 2;
+    p.flags |= HEED_HAS_OUT_NORM | (by_head ? HEED_OUT_NORM_BY_HEAD : 0U);
+    p.out_norm_eps = f.out_norm_eps;
+    if (!(by_head ? is_array(f.out_norm_weight, fp32, call, {p.heads, p.dim_v})
+                  : is_array(f.out_norm_weight, fp32, call, {p.dim_v})))
+      return false;
+  }
+  if (!f.out_gate) return true;
+  const std::optional<Shape> gate = shape_of(f.out_gate.get());
+  if (!gate || gate->rank != (ragged ? 3 : 4) || gate->dtype != call.dtype || !is_on_device_of(call, *gate))
+    return false;
+  const std::array<std::int64_t, 4> wanted = ragged ? std::array{p.total_q, p.heads, p.dim_v, std::int64_t{0}}
+                                                    : std::array{p.batch, p.heads, p.len_q, p.dim_v};
+  std::array<std::int64_t, 4> strides{};
+  const auto rank = static_cast<std::size_t>(gate->rank);
+  for (std::size_t i = 0; i < rank; ++i) {
+    if (gate->sizes[i] != wanted[i] && gate->sizes[i] != 1) return false;
+    strides[i] = gate->sizes[i] == 1 ? 0 : gate->strides[i];
+  }
+  // Of a single column either kind of gate is the same.
+  if (p.dim_v == 1) strides[rank - 1] = 1;
+  if (strides[rank - 1] != 0 && strides[rank - 1] != 1) return false;
+  p.flags |= HEED_HAS_OUT_GATE;
+  p.out_gate_strides = ragged ? heed_strides{0, strides[1], strides[0], strides[2]}
+                              : heed_strides{strides[0], strides[1], strides[2], strides[3]};
+  return true;
+}
+
 }  // namespace
 
 Refusal read_featured_call(TensorHandle q_tensor, TensorHandle k_tensor, TensorHandle v_tensor, const Masking& masking,
@@ -160,6 +194,7 @@ Refusal read_featured_call(TensorHandle q_tensor, TensorHandle k_tensor, TensorH
     fits = fits && takes(f.relative_bias, HEED_HAS_RELATIVE_BIAS, fp32, {p.heads, p.relative_buckets});
   }
   if (f.block_counts) fits = fits && read_blocks(f, call);
+  fits = fits && read_output(f, ragged.queries, call);
   if (!fits) return Refusal::feature_tensor;
   if (f.bias)
     if (const Refusal refusal = add_bias(f.bias, call); refusal != Refusal::none) return refusal;

@@ -80,6 +80,8 @@ void set_features(const Features& f, heed_tensors& tensors) {
   set(f.block_indices, tensors.block_indices);
   set(f.prefix_lengths, tensors.prefix_lengths);
   set(f.relative_bias, tensors.relative_bias);
+  set(f.out_gate, tensors.out_gate);
+  set(f.out_norm_weight, tensors.out_norm_weight);
   tensors.dropout_seed = static_cast<std::uint64_t>(f.dropout_seed);
   tensors.dropout_offset = static_cast<std::uint64_t>(f.dropout_offset);
 }
@@ -155,7 +157,10 @@ Outputs run_unfused_features(const Inputs& inputs, const Masking& masking) {
                          stable(f.dropout_offset),
                          stable_optional(f.relative_bias.shared()),
                          stable(f.relative_max_distance),
-                         stable(f.relative_bidirectional)};
+                         stable(f.relative_bidirectional),
+                         stable_optional(f.out_gate.shared()),
+                         stable_optional(f.out_norm_weight.shared()),
+                         stable(f.out_norm_eps)};
   check(libtorch().call("heed::unfused_features", "", stack, kAbiVersion), "heed::unfused_features");
   return {tensor_of(stack[0]), tensor_of(stack[1])};
 }
@@ -242,6 +247,9 @@ void forward_featured(StableValue* stack, std::int64_t precision, bool or_unfuse
   f.relative_bias = optional_tensor_of(stack[25]);
   f.relative_max_distance = number_of<std::int64_t>(stack[26]);
   f.relative_bidirectional = number_of<bool>(stack[27]);
+  f.out_gate = optional_tensor_of(stack[28]);
+  f.out_norm_weight = optional_tensor_of(stack[29]);
+  f.out_norm_eps = number_of<double>(stack[30]);
   Call call;
   call.precision = precision;
   const Refusal refusal =
@@ -262,11 +270,11 @@ void forward_featured(StableValue* stack, std::int64_t precision, bool or_unfuse
 }  // namespace
 
 void forward_features_kernel(StableValue* stack, std::uint64_t, std::uint64_t) {
-  forward_featured(stack, 0, number_of<bool>(stack[28]));
+  forward_featured(stack, 0, number_of<bool>(stack[31]));
 }
 
 void forward_precision_kernel(StableValue* stack, std::uint64_t, std::uint64_t) {
-  forward_featured(stack, number_of<std::int64_t>(stack[28]), false);
+  forward_featured(stack, number_of<std::int64_t>(stack[31]), false);
 }
 
 void forward_kernel(StableValue* stack, std::uint64_t, std::uint64_t) {

@@ -95,6 +95,9 @@ typedef struct heed_strides {
  * and a sink is one more score of each row. A row that sees no key is zeros; its log-sum-exp is -infinity, or its sink.
  * Dropout (heed_problem.dropout) sets probabilities to zero, after the softmax, and divides the others by the
  * probability of keeping one; row sums and log-sum-exps are those without.
+ *
+ * A row of O may then be normed, o / sqrt(mean of its o^2 + eps) * weight, and after that multiplied by the sigmoid of
+ * a gate, both in fp32 and before it is rounded to dtype_o. Log-sum-exps are those without.
  */
 #define HEED_WANTS_LSE (1u << 0) /* the log-sum-exp of each row is written, as fp32 and natural log */
 /* A tensor of dtype_bias and bias_strides is added to the scores. What is -infinity or not above the most negative
@@ -138,6 +141,14 @@ typedef struct heed_strides {
  * up to relative_max_distance, and the last has all beyond. */
 #define HEED_HAS_RELATIVE_BIAS (1u << 11)
 #define HEED_RELATIVE_PAST (1u << 12) /* with it: the table is of the past, keys after the own one count as it */
+/* Rows of O are multiplied by the sigmoid of a tensor of gates of dtype_o, by out_gate_strides: with `dim` 1 of
+ * (batch, heads, len_q, dim_v), with `dim` 0 a gate each row of a head; ragged as O. As in gated attention, arXiv
+ * 2505.06708. */
+#define HEED_HAS_OUT_GATE (1u << 13)
+/* Rows of O have an RMS norm, with out_norm_eps and weights in fp32. As the norms of heads in RetNet (arXiv 2307.08621)
+ * and Differential Transformer (arXiv 2410.05258). A row of zeros stays one. */
+#define HEED_HAS_OUT_NORM (1u << 14)
+#define HEED_OUT_NORM_BY_HEAD (1u << 15) /* with it: weights each query head; else heads share them */
 
 /* Where the scale factors of a quantised tensor (batch, heads, rows, dim) lie, strides in numbers: that of element
  * (b, h, r, d) is number b * batch + h * head + r / rows * row + d * dim. A stride of 0 shares factors:
@@ -182,6 +193,7 @@ typedef struct heed_problem {
   double scale;         /* of Q K^T; 0 for 1 / sqrt(dim) */
   double softcap;       /* scores become softcap * tanh(score / softcap), 1e-30 to 1e30; 0 for none */
   double dropout;       /* the probability that a probability is dropped, 0 to 1; 0 for none */
+  double out_norm_eps;  /* with HEED_HAS_OUT_NORM: positive, 1e-30 to 1e30; else 0 */
   heed_strides q_strides;
   heed_strides k_strides;
   heed_strides v_strides;
@@ -203,6 +215,7 @@ typedef struct heed_problem {
   heed_scales q_scales;          /* with HEED_SCALED: of those tensors that are quantised; else 0 */
   heed_scales k_scales;
   heed_scales v_scales;
+  heed_strides out_gate_strides; /* with HEED_HAS_OUT_GATE: in elements, 0: shared; else 0 */
   uint32_t flags;
   uint32_t reserved_flags; /* 0 */
   uint64_t reserved[8];    /* 0 */
@@ -235,6 +248,8 @@ typedef struct heed_tensors {
   const float* q_scale;          /* by q_scales, of a quantised Q, else null */
   const float* k_scale;
   const float* v_scale;
+  const void* out_gate;         /* (batch, heads, len_q, dim_v), ragged (total_q, heads, dim_v), by out_gate_strides */
+  const float* out_norm_weight; /* (dim_v), or (heads, dim_v) with HEED_OUT_NORM_BY_HEAD */
   /* Of problems with dropout, else 0: with batch entry, head, row and key they say what is dropped, in every program
    * alike (Philox4x32-10, by position). */
   uint64_t dropout_seed;

@@ -148,6 +148,24 @@ struct Quantised {
   bool operator==(const Quantised&) const = default;
 };
 
+/// An RMS norm of each row of O: o / sqrt(mean of o^2 + eps) * weight, weights (dim_v) or (heads, dim_v) in fp32. As
+/// the norms of heads in RetNet (arXiv 2307.08621) and Differential Transformer (arXiv 2410.05258).
+struct OutNorm {
+  double eps = 1e-5;     ///< positive, so that a row of zeros stays one
+  bool by_head = false;  ///< whether heads have weights of their own
+  bool operator==(const OutNorm&) const = default;
+};
+
+/// Gates, in the dtype of O, by whose sigmoid O is multiplied, after its norm. As in gated attention (arXiv
+/// 2505.06708).
+enum class OutGate {
+  none,
+  element,  ///< a gate each element of O: (batch, heads, len_q, dim_v)
+  head,     ///< a gate each row of a head: (batch, heads, len_q)
+};
+
+std::string_view to_string(OutGate gate);
+
 /// Which blocks of keys a block of rows sees, by named parts: a block that any part names is seen. Blocks are counted
 /// from a row's own key, which masks define too. Without a part all blocks are seen.
 struct BlockPattern {
@@ -209,6 +227,8 @@ struct Workload {
   std::optional<BlockPattern> blocks = {};  ///< rows see listed blocks of keys alone, and of these what the mask leaves
   double dropout = 0;  ///< the probability that a probability is dropped, up to 1 (kernels/attention/dropout.hpp)
   std::optional<Quantised> quantised = {};  ///< 8-bit Q, K or V with scale factors; at least one of them
+  std::optional<OutNorm> out_norm = {};     ///< of the rows of O, before they are written
+  OutGate out_gate = OutGate::none;         ///< after the norm
 
   bool operator==(const Workload&) const = default;
 
@@ -224,8 +244,10 @@ struct Workload {
   /// Whether there is any feature.
   [[nodiscard]] bool has_features() const {
     return softcap != 0 || bias || alibi || sinks || has_lengths() || page_size > 0 || prefix > 0 || blocks ||
-           dropout != 0 || relative || quantised;
+           dropout != 0 || relative || quantised || changes_output();
   }
+  /// Whether rows of O are more than means of values.
+  [[nodiscard]] bool changes_output() const { return out_norm || out_gate != OutGate::none; }
   /// Element types of Q, K and V.
   [[nodiscard]] Dtype dtype_q() const { return quantised && quantised->q ? quantised->q->dtype : dtype; }
   [[nodiscard]] Dtype dtype_k() const { return quantised && quantised->k ? quantised->k->dtype : dtype; }
@@ -252,9 +274,10 @@ struct Workload {
 /// length, default l), d (head dim), dv (value dim, default d); each a positive decimal number, at most once. Then, in
 /// any order and each after a colon: a dtype, a mask, a layout, scale=NUMBER, and features: softcap=NUMBER, alibi,
 /// sinks, key_lengths, ragged, page=KEYS, prefix=KEYS, dropout=PROBABILITY, relative=BUCKETS/DISTANCE,
-/// relative=BUCKETS/DISTANCE/past for a table that is not bidirectional, blocks=SIZE/PARTS, and bias=DTYPE or
-/// bias=DTYPE/DIMENSIONS, with a dtype or bool, and those of the letters b, h, l and k in whose dimensions biases
-/// differ: bias=bool/bk for padding, bias=fp16/hlk for positions.
+/// relative=BUCKETS/DISTANCE/past for a table that is not bidirectional, blocks=SIZE/PARTS, out_norm=EPS,
+/// out_norm=EPS/h for weights of each head, out_gate=element, out_gate=head, and bias=DTYPE or bias=DTYPE/DIMENSIONS,
+/// with a dtype or bool, and those of the letters b, h, l and k in whose dimensions biases differ: bias=bool/bk for
+/// padding, bias=fp16/hlk for positions.
 ///
 /// quantised=TENSORS/DTYPE/GRANULARITY, several joined by +: TENSORS are some of the letters q, k and v, a DTYPE is
 /// e4m3, e5m2 or int8, and a GRANULARITY of scale factors tensor, head, blockB for blocks of B rows, token, or, of v
@@ -326,6 +349,10 @@ struct HostTensors {
   const std::int32_t* block_indices = nullptr;   ///< (batch, heads, blocks of rows, numbers), by block_index_strides
   Strides block_count_strides = {};              ///< `row` is from one block of rows to the next
   Strides block_index_strides = {};
+  const void* out_gate = nullptr;  ///< in the dtype of O, rows as those of O (where ragged of one tensor)
+  Strides out_gate_strides = {};
+  std::int64_t out_gate_column_stride = 0;  ///< 1, or 0 for OutGate::head
+  const float* out_norm_weight = nullptr;   ///< (dim_v), or (heads, dim_v) with OutNorm::by_head
   std::uint64_t dropout_seed = 0;
   std::uint64_t dropout_offset = 0;
   std::int32_t dropout_first_entry = 0;  ///< what the first batch entry counts as

@@ -29,11 +29,13 @@ using ParamsOfEntry = typename ParamsOf<kProblem>::Type;
 
 template <const Problem& kProblem>
 __device__ __forceinline__ ParamsOfEntry<kProblem> params_of_entry(const Params<kProblem>& launch, int entry) {
-  if constexpr (kProblem.features.lengths && is_quantised(kProblem)) {
+  if constexpr (kProblem.features.lengths && (is_quantised(kProblem) || kProblem.features.out_gate)) {
     FeatureParams own = of_entry(launch, entry,
                                  {bytes_of(q_element(kProblem)), bytes_of(k_element(kProblem)),
                                   bytes_of(v_element(kProblem)), bytes_of(kProblem.element)});
-    take_scales_of_entry(own, launch, entry);
+    if constexpr (is_quantised(kProblem)) take_scales_of_entry(own, launch, entry);
+    if constexpr (kProblem.features.out_gate)
+      take_gate_of_entry(own, launch, entry, ElementTraits<kProblem.element>::bytes);
     return own;
   } else if constexpr (kProblem.features.lengths)
     return of_entry(launch, entry, ElementTraits<kProblem.element>::bytes);

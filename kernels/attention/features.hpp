@@ -11,6 +11,13 @@
 /// and blocks of rows may see the blocks of keys of a list alone. Q, K and V may be quantised: q and k above are then
 /// element times scale factor (kernels/attention/scales.hpp). A program that is built with a feature runs launches
 /// without it too: a null pointer, or a number of 0, says that a launch has none.
+///
+/// A row of O, once divided by the sum of its probabilities, goes through, in this order and in fp32:
+///
+///     o = o / sqrt(mean of its o^2 + eps) * weight       o = o * sigmoid(gate)
+///
+/// the norm of a head's rows as in RetNet (arXiv 2307.08621) and Differential Transformer (arXiv 2410.05258), the gate
+/// as in gated attention (arXiv 2505.06708). Log-sum-exps are those without.
 #pragma once
 
 #include "kernels/attention/dropout.hpp"
@@ -83,14 +90,24 @@ struct FeatureParams : ForwardParams {
   TensorScales q_scales;
   TensorScales k_scales;
   TensorScales v_scales;
+  const void* out_gate;            ///< (batch, heads, len_q, out_columns) in the element type of O, rows as those of O
+  TensorStrides out_gate_strides;  ///< in elements, 0: shared
+  long long out_gate_column;       ///< 1, or 0 where a row has one gate
+  const float* out_norm_weight;    ///< (heads, out_columns); null: no norm
+  long long out_norm_head;         ///< stride, 0: heads share their weights
+  float out_norm_eps;
+  int out_columns;  ///< columns of O that there are: a program's head dim may be larger, where V has zeros
 };
-static_assert(
-    sizeof(FeatureParams) == sizeof(ForwardParams) + 11 * sizeof(void*) + 10 * sizeof(long long) +
-                                 2 * sizeof(TensorStrides) + 20 * 4 + 3 * sizeof(TensorScales),
-    "eleven pointers, fourteen strides, two words, twenty numbers and three kinds of scales, without padding");
+static_assert(sizeof(FeatureParams) == sizeof(ForwardParams) + 13 * sizeof(void*) + 12 * sizeof(long long) +
+                                           3 * sizeof(TensorStrides) + 22 * 4 + 3 * sizeof(TensorScales),
+              "thirteen pointers, nineteen strides, two words, 22 numbers and three kinds of scales, without padding");
 
 HEED_HOST_DEVICE constexpr bool has_features(const Features& f) {
   return !(f == Features{});
+}
+/// Whether rows of O are more than means of values.
+HEED_HOST_DEVICE constexpr bool changes_output(const Features& f) {
+  return f.out_norm || f.out_gate;
 }
 /// Whether scores are more than scale * q.k.
 HEED_HOST_DEVICE constexpr bool changes_scores(const Features& f) {
@@ -170,6 +187,17 @@ HEED_HOST_DEVICE inline void take_scales_of_entry(FeatureParams& p, const Featur
   if (launch.cu_seqlens_k == nullptr) return;
   detail::begin_at(p.k_scales, launch.cu_seqlens_k[entry]);
   detail::begin_at(p.v_scales, launch.cu_seqlens_k[entry]);
+}
+
+/// The gate as entry `entry` has it, in its parameters that of_entry gave: its rows begin where those of O do. For
+/// programs with gates.
+/// @param element_bytes of O
+HEED_HOST_DEVICE inline void take_gate_of_entry(FeatureParams& p, const FeatureParams& launch, int entry,
+                                                int element_bytes) {
+  if (launch.cu_seqlens_q == nullptr || launch.out_gate == nullptr) return;
+  p.out_gate = static_cast<const char*>(launch.out_gate) +
+               launch.cu_seqlens_q[entry] * launch.out_gate_strides.row * element_bytes;
+  p.out_gate_strides.batch = 0;
 }
 
 /// `trimmed` of a launch that may have features. Where keys are those of entries with lengths, of pages or of listed

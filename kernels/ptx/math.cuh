@@ -75,6 +75,14 @@ __device__ __forceinline__ float rcp_approx_ftz(float x) {
   return y;
 }
 
+/// 1 / sqrt(x), within 2^-22.9 of it; rsqrt(inf) = 0.
+/// https://docs.nvidia.com/cuda/parallel-thread-execution/#floating-point-instructions-rsqrt
+__device__ __forceinline__ float rsqrt_approx_ftz(float x) {
+  float y;
+  asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
 /// The 16-bit value in the low or high half of a register as fp32.
 template <Element kElement>
 __device__ __forceinline__ float unpack_low(unsigned packed) {

@@ -54,6 +54,8 @@ heed_problem problem_of(const verify::Scene& scene, DeviceKind device) {
   p.q_scales = scales(&Quantised::q, launch.q_scales);
   p.k_scales = scales(&Quantised::k, launch.k_scales);
   p.v_scales = scales(&Quantised::v, launch.v_scales);
+  const TensorStrides& gates = launch.out_gate_strides;
+  p.out_gate_strides = {gates.batch, gates.head, gates.row, launch.out_gate_column};
   return p;
 }
 
@@ -84,6 +86,8 @@ heed_tensors tensors_of(const verify::Scene& scene, std::byte* base) {
   t.q_scale = static_cast<const float*>(at(scene.feature(S::q_scales)));
   t.k_scale = static_cast<const float*>(at(scene.feature(S::k_scales)));
   t.v_scale = static_cast<const float*>(at(scene.feature(S::v_scales)));
+  t.out_gate = at(scene.feature(S::out_gate));
+  t.out_norm_weight = static_cast<const float*>(at(scene.feature(S::out_norm_weight)));
   t.dropout_seed = scene.launch().shape.dropout_seed;
   t.dropout_offset = scene.launch().shape.dropout_offset;
   t.dropout_first_entry = scene.launch().shape.dropout_first_entry;

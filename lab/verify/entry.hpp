@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <vector>
 
 #include "heed/heed.hpp"
 #include "workload/elements.hpp"
@@ -116,6 +117,40 @@ class Entry {
         of_head.word[0], of_head.word[1]);
     const unsigned number = numbers.word[((row & 8) != 0 ? 2 : 0) + ((key & 1) != 0 ? 1 : 0)];
     return static_cast<double>(number) < std::floor(workload_.dropout * 0x1p32) ? 0 : 1 / (1 - workload_.dropout);
+  }
+
+  /// Norms and gates a row of O in place, each step rounded by `rounded`: as modules of a model that follow attention.
+  /// @return how many times as far as before the row may then be off, to first order: the derivative of a norm is a
+  /// projection times its factor, so that a small error grows by that and the largest of weights times gates at most
+  template <typename T, typename Round>
+  double finish(std::int64_t head, std::int64_t row, T* out, const Round& rounded) const {
+    const Workload& w = workload_;
+    double of_norm = 1;
+    std::vector<double> of_column(static_cast<std::size_t>(w.dim_v), 1.0);
+    if (w.out_norm) {
+      T squares = 0;
+      for (std::int64_t d = 0; d < w.dim_v; ++d) squares += out[d] * out[d];
+      const T factor = T(1) / std::sqrt(squares / static_cast<T>(w.dim_v) + static_cast<T>(w.out_norm->eps));
+      of_norm = static_cast<double>(factor);
+      const float* const weights = tensors_.out_norm_weight + (w.out_norm->by_head ? head * w.dim_v : 0);
+      for (std::int64_t d = 0; d < w.dim_v; ++d) {
+        out[d] = rounded(out[d] * factor * static_cast<T>(weights[d]));
+        of_column[static_cast<std::size_t>(d)] = static_cast<double>(weights[d]);
+      }
+    }
+    if (w.out_gate != OutGate::none) {
+      const std::size_t first = place(tensors_.out_gate_strides, head, row, first_query_);
+      for (std::int64_t d = 0; d < w.dim_v; ++d) {
+        const auto at = first + static_cast<std::size_t>(d * tensors_.out_gate_column_stride);
+        const T gate = static_cast<T>(load_element(w.dtype, tensors_.out_gate, at));
+        const T open = rounded(T(1) / (T(1) + std::exp(-gate)));
+        out[d] = rounded(out[d] * open);
+        of_column[static_cast<std::size_t>(d)] *= static_cast<double>(open);
+      }
+    }
+    double most = 0;
+    for (const double factor : of_column) most = std::max(most, std::abs(factor));
+    return of_norm * most;
   }
 
   /// The score without a value of a head's rows; -infinity where there is none.

@@ -51,7 +51,8 @@ bool Gate::has_blocks_of_scales() const {
 bool Gate::heads_are_alike() const {
   const bool has_own_lists = workload_.blocks && (workload_.blocks->by_batch || workload_.blocks->by_head);
   return !workload_.bias && !workload_.relative && !workload_.alibi && !workload_.sinks && !workload_.has_lengths() &&
-         !has_own_lists && workload_.prefix == 0 && workload_.dropout == 0 && !has_blocks_of_scales();
+         !has_own_lists && workload_.prefix == 0 && workload_.dropout == 0 && !has_blocks_of_scales() &&
+         !workload_.changes_output();
 }
 
 bool Gate::check_lengths() {

@@ -10,8 +10,9 @@
 namespace heed::verify {
 namespace {
 
-constexpr double kHiddenShare = 0.125;     // of the scores, by a bias
-constexpr std::uint64_t kRowsHidden = 29;  // one row in so many sees nothing by its bias
+constexpr double kHiddenShare = 0.125;         // of the scores, by a bias
+constexpr std::uint64_t kRowsHidden = 29;      // one row in so many sees nothing by its bias
+constexpr std::uint64_t kGatesInfinite = 211;  // one gate in so many is wide open or shut
 
 float most_negative(BiasDtype dtype) {
   switch (dtype) {
@@ -44,6 +45,20 @@ void make_bias(const Workload& w, std::uint64_t seed, Values& bias) {
   });
 }
 
+void make_gates(const Workload& w, std::uint64_t seed, Values& gates) {
+  const std::int64_t columns = w.out_gate == OutGate::element ? w.dim_v : 1;
+  const std::int64_t rows = w.batch * w.heads * w.len_q;
+  gates.resize(static_cast<std::size_t>(rows * columns));
+  parallel_for(rows, 0, [&](std::int64_t row) {
+    Random random(substream(seed, static_cast<std::uint64_t>(row)));
+    for (std::int64_t d = 0; d < columns; ++d) {
+      const float infinite = random.chance(0.5) ? INFINITY : -INFINITY;
+      gates[static_cast<std::size_t>(row * columns + d)] =
+          random.below(kGatesInfinite) == 0 ? infinite : static_cast<float>(2 * random.normal());
+    }
+  });
+}
+
 }  // namespace
 
 void make_features(const Workload& w, std::uint64_t seed, InputValues& values) {
@@ -67,6 +82,11 @@ void make_features(const Workload& w, std::uint64_t seed, InputValues& values) {
     values.dropout_offset = random.next();
     values.dropout_first_entry = static_cast<std::int32_t>(random.below(1000));
   }
+  Random output(substream(seed, 3));
+  if (w.out_norm)
+    for (std::int64_t i = 0; i < (w.out_norm->by_head ? w.heads : 1) * w.dim_v; ++i)
+      values.out_norm_weight.push_back(static_cast<float>(1 + 0.25 * output.normal()));
+  if (w.out_gate != OutGate::none) make_gates(w, substream(seed, 4), values.out_gate);
 }
 
 void draw_lengths(const Workload& w, std::uint64_t seed, InputValues& values) {

@@ -61,11 +61,13 @@ struct InputValues {
   Values q;
   Values k;
   Values v;
-  Values bias = {};                        ///< in the sizes of bias_sizes; not 0 shows a score where it is boolean
-  std::vector<float> alibi_slopes = {};    ///< (heads)
-  std::vector<float> relative_bias = {};   ///< (heads, buckets)
-  std::vector<float> sinks = {};           ///< (heads)
-  std::vector<EntryLengths> lengths = {};  ///< (batch)
+  Values bias = {};                         ///< in the sizes of bias_sizes; not 0 shows a score where it is boolean
+  std::vector<float> alibi_slopes = {};     ///< (heads)
+  std::vector<float> relative_bias = {};    ///< (heads, buckets)
+  std::vector<float> sinks = {};            ///< (heads)
+  std::vector<float> out_norm_weight = {};  ///< (dim_v), or (heads, dim_v)
+  Values out_gate = {};                     ///< (batch, heads, len_q, dim_v), or 1 in place of dim_v
+  std::vector<EntryLengths> lengths = {};   ///< (batch)
   std::vector<std::int32_t> prefix_lengths = {};  ///< (batch)
   BlockLists blocks = {};                         ///< without rows where the workload has none
   std::uint64_t dropout_seed = 0;
@@ -84,7 +86,8 @@ InputValues make_inputs(const Workload& workload, InputClass inputs, std::uint64
 
 /// Values of the features of a workload, and the lengths that it stands for: biases of which one in eight hides, rows
 /// that they hide altogether, slopes as in Press et al. (arXiv 2108.12409), sinks near the scores' maxima, the
-/// lists of blocks that the pattern stands for, and a seed and an offset of dropout.
+/// lists of blocks that the pattern stands for, a seed and an offset of dropout, weights of norms around 1, and gates
+/// of which a few are infinite.
 void make_features(const Workload& workload, std::uint64_t seed, InputValues& values);
 /// Lengths from nothing to all there are, 0, 1 and the most among them, in place of those that the workload stands for.
 void draw_lengths(const Workload& workload, std::uint64_t seed, InputValues& values);

@@ -80,6 +80,14 @@ std::vector<Workload> neighbours(const Variant& variant, const Workload& workloa
     add([](Workload& w) { w.len_q = 70, w.len_k = 300, w.relative->bidirectional = !w.relative->bidirectional; });
     add([](Workload& w) { w.len_q = 300, w.len_k = 90, w.relative = RelativeBias{.buckets = 12, .max_distance = 20}; });
   }
+  if (workload.changes_output()) {
+    // Weights of each head or shared ones, gates of elements or of rows, rows that no tile ends with.
+    add([](Workload& w) {
+      w.batch = 2, w.heads *= 2, w.heads_kv = 2, w.len_q = 77, w.len_k = 150;
+      if (w.out_norm) w.out_norm = OutNorm{.eps = 1e-2, .by_head = !w.out_norm->by_head};
+      if (w.out_gate != OutGate::none) w.out_gate = w.out_gate == OutGate::head ? OutGate::element : OutGate::head;
+    });
+  }
   if (workload.blocks) {
     // The other sizes of blocks, lists of other heads and entries, and rows without a block.
     add([](Workload& w) {

@@ -63,7 +63,10 @@ class HeadRows {
       for (std::size_t first = 0; first < rows_.size(); first += kRowBlock)
         process_block(tile, first, std::min<std::size_t>(kRowBlock, rows_.size() - first));
     }
-    for (std::size_t i = 0; i < rows_.size(); ++i) finish_row(i);
+    for (std::size_t i = 0; i < rows_.size(); ++i) {
+      finish_row(i);
+      if (workload_.changes_output()) change_output(i);
+    }
   }
 
  private:
@@ -121,6 +124,20 @@ class HeadRows {
     }
     condition.lead = row.maximum - row.second;
     condition.may_leave_fp32 = row.may_leave_fp32;
+  }
+
+  // Norms and gates a row; what is known of its errors grows as they do.
+  void change_output(std::size_t i) {
+    double* out = out_ + i * static_cast<std::size_t>(workload_.dim_v);
+    RowCondition& condition = condition_[i];
+    const double square = square_of(out, workload_.dim_v);
+    condition.growth = entry_.finish(rows_[i].head, rows_[i].row, out, [](double x) { return x; });
+    // Kernels add squares up in fp32.
+    if (workload_.out_norm && std::isfinite(square) && square > kLargest / 4) condition.may_leave_fp32 = true;
+    if (!std::isfinite(square) || !std::isfinite(condition.growth)) return;  // judged by what shows, not by size
+    condition.grown_size = condition.growth * std::sqrt(square);
+    for (double* size : {&condition.value_size, &condition.value_spread, &condition.largest_value})
+      *size *= condition.growth;
   }
 
   // K transposed to (dim, kKeyTile), V as (kKeyTile, dim_v_padded), and their squares; keys past `count` are zeros and

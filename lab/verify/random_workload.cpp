@@ -53,7 +53,7 @@ Quantised random_quantised(Random& random) {
 void add_features(Random& random, Workload& w) {
   constexpr std::array kBiasDtypes = {BiasDtype::boolean, BiasDtype::fp16, BiasDtype::bf16, BiasDtype::fp32};
   const int count = 1 + static_cast<int>(random.below(3));
-  for (int i = 0; i < count; ++i) switch (random.below(12)) {
+  for (int i = 0; i < count; ++i) switch (random.below(14)) {
       case 0:
         w.softcap = static_cast<double>(1 + random.below(50));
         break;
@@ -89,6 +89,12 @@ void add_features(Random& random, Workload& w) {
         break;
       case 11:
         w.quantised = random_quantised(random);
+        break;
+      case 12:
+        w.out_norm = OutNorm{.eps = one_of<3>(random, {1, 100, 10000}) * 1e-6, .by_head = random.chance(0.5)};
+        break;
+      case 13:
+        w.out_gate = random.chance(0.5) ? OutGate::element : OutGate::head;
         break;
       case 9:
         w.dropout = one_of<4>(random, {1, 10, 50, 100}) / 100.0;

@@ -15,6 +15,10 @@ struct RowCondition {
   double value_spread = 0;   ///< sqrt(sum_j p_j |v_j - o|^2)
   double largest_value = 0;  ///< largest |v_j| it sees
   double lead = 0;           ///< its largest score less the next, where rounding may exchange them; else not computed
+  /// Where rows of O are normed or gated: what their errors grow by (Entry::finish), which the sizes above are of
+  /// values times; and that times the row's norm before.
+  double growth = 1;
+  double grown_size = 0;
   bool may_leave_fp32 = false;  ///< products of a score it sees, scaled or not, may add up beyond fp32
 };
 

@@ -96,6 +96,12 @@ Scene::Scene(const Workload& workload, const InputValues& values, const LaunchPl
                         input.dim, padding);
       place_array(input.scales_input, scales[i]->factors().size());
     }
+  place_array(out_norm_weight, values.out_norm_weight.size());
+  if (w.out_gate != OutGate::none) {
+    Extent extent = o_extent;
+    if (w.out_gate == OutGate::head) extent.dim = 1;
+    features_[out_gate] = place_tensor(extent, options.padding_rows, w.dtype);
+  }
   o_ = place_tensor(o_extent, plan.o_strides ? 0 : options.padding_rows, w.dtype);  // those of the plan are dense
   const std::int64_t lse_rows = o_extent.blocks * o_extent.heads * o_extent.rows;
   lse_ = place(options.with_lse ? static_cast<std::uint64_t>(lse_rows) * sizeof(float) : 0);
@@ -150,6 +156,7 @@ Scene::Scene(const Workload& workload, const InputValues& values, const LaunchPl
   s.lse_head = o_extent.rows;
   s.lse_batch = w.heads * o_extent.rows;
   put_features(values);
+  put_output_features(values);
 }
 
 void Scene::put_features(const InputValues& values) {
@@ -254,6 +261,10 @@ HostTensors Scene::tensors() const {
   t.dropout_seed = launch_.shape.dropout_seed;
   t.dropout_offset = launch_.shape.dropout_offset;
   t.dropout_first_entry = launch_.shape.dropout_first_entry;
+  t.out_gate = feature_at(out_gate);
+  t.out_gate_strides = features_[out_gate].strides;
+  t.out_gate_column_stride = launch_.shape.out_gate_column;
+  t.out_norm_weight = reinterpret_cast<const float*>(feature_at(out_norm_weight));
   const auto scales = [&](FeatureInput input, const TensorScales& of) {
     return HostScales{reinterpret_cast<const float*>(feature_at(input)), strides_from(of.strides), of.rows, of.channel};
   };
@@ -328,6 +339,10 @@ std::uint64_t image_bytes(const Workload& w, const LaunchMemory& memory, std::in
   if (w.has_lengths()) add(12 * (w.batch + 1)), add(0), add(0);
   if (w.prefix > 0) add(4 * w.batch);
   if (w.relative) add(4 * w.heads * w.relative->buckets);
+  if (w.out_norm) add(4 * w.heads * w.dim_v);
+  if (w.out_gate != OutGate::none)
+    add(w.batch * w.heads * (w.len_q + padding_rows) * (w.out_gate == OutGate::head ? 1 : w.dim_v) *
+        static_cast<std::int64_t>(size_of(w.dtype)));
   if (w.blocks) {
     const std::int64_t lists = (w.blocks->by_batch ? w.batch : 1) * (w.blocks->by_head ? w.heads : 1) *
                                ((w.len_q + w.blocks->rows - 1) / w.blocks->rows);

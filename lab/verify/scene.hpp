@@ -80,6 +80,8 @@ class Scene {
     q_scales,
     k_scales,
     v_scales,
+    out_gate,
+    out_norm_weight,
     feature_inputs
   };
   [[nodiscard]] const Place& feature(FeatureInput input) const { return features_[input]; }
@@ -137,6 +139,8 @@ class Scene {
     Values InputValues::*values;
   };
   [[nodiscard]] std::array<Input, 3> inputs() const;
+  /// Gates and weights of norms; gates lie as O does.
+  void put_output_features(const InputValues& values);
   void put_input(const Input& input, const InputValues& values, const Scales* scales);
 
   RowPlaces places_;

@@ -24,6 +24,35 @@ std::array<Scene::Input, 3> Scene::inputs() const {
             of(&Quantised::v), &InputValues::v}}};
 }
 
+void Scene::put_output_features(const InputValues& values) {
+  const Workload& w = workload_;
+  FeatureParams& s = launch_.shape;
+  s.out_columns = static_cast<int>(w.dim_v);
+  if (w.out_norm) {
+    const Place& weights = features_[out_norm_weight];
+    std::memcpy(image_.data() + weights.offset, values.out_norm_weight.data(), weights.bytes);
+    launch_.out_norm_weight = weights.offset;
+    s.out_norm_head = w.out_norm->by_head ? w.dim_v : 0;
+    s.out_norm_eps = static_cast<float>(w.out_norm->eps);
+  }
+  if (w.out_gate == OutGate::none) return;
+  const Place& gates = features_[out_gate];
+  const std::int64_t columns = w.out_gate == OutGate::head ? 1 : w.dim_v;
+  launch_.out_gate = gates.offset;
+  s.out_gate_strides = {gates.strides.batch, gates.strides.head, gates.strides.row};
+  s.out_gate_column = w.out_gate == OutGate::head ? 0 : 1;
+  std::byte* const to = image_.data() + gates.offset;
+  parallel_for(w.batch * w.heads, 0, [&](std::int64_t index) {
+    const std::int64_t batch = index / w.heads, head = index % w.heads;
+    for (std::int64_t row = 0; row < rows_of(batch); ++row) {
+      const auto base = static_cast<std::size_t>(element_index(gates.strides, places_.query(batch, row), head));
+      const float* const source = values.out_gate.data() + (index * w.len_q + row) * columns;
+      for (std::int64_t d = 0; d < columns; ++d)
+        store_element(w.dtype, to, base + static_cast<std::size_t>(d), source[d]);
+    }
+  });
+}
+
 void Scene::put_input(const Input& input, const InputValues& all_values, const Scales* scales) {
   const Workload& w = workload_;
   const Values& values = all_values.*(input.values);

@@ -46,9 +46,22 @@ Scene::Trespass Scene::trespass(const std::byte* after) const {
     return first.load();
   };
   std::vector<std::pair<const Place*, const char*>> inputs = {{&q_, "Q"}, {&k_, "K"}, {&v_, "V"}};
-  constexpr const char* kNames[feature_inputs] = {"bias",          "ALiBi slopes",   "sinks",        "cu_seqlens_q",
-                                                  "cu_seqlens_k",  "seqused_k",      "page table",   "block counts",
-                                                  "block indices", "prefix lengths", "relative bias"};
+  constexpr const char* kNames[feature_inputs] = {"bias",
+                                                  "ALiBi slopes",
+                                                  "sinks",
+                                                  "cu_seqlens_q",
+                                                  "cu_seqlens_k",
+                                                  "seqused_k",
+                                                  "page table",
+                                                  "block counts",
+                                                  "block indices",
+                                                  "prefix lengths",
+                                                  "relative bias",
+                                                  "scale factors of Q",
+                                                  "scale factors of K",
+                                                  "scale factors of V",
+                                                  "output gates",
+                                                  "weights of the output norm"};
   for (std::size_t i = 0; i < feature_inputs; ++i)
     if (features_[i].bytes > 0) inputs.emplace_back(&features_[i], kNames[i]);
   for (const auto& [place, name] : inputs)

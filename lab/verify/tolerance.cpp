@@ -149,7 +149,7 @@ Tolerance calibrated_tolerance(const Workload& w, const std::vector<RowIndex>& r
     if (!limit.finite) continue;
     const double norm = norm_of(want, w.dim_v);
     limit.size = std::max(norm, condition.value_size);
-    const double moved = moved_by(score_error, condition, norm);
+    const double moved = moved_by(score_error, condition, std::max(norm, condition.grown_size));
     const float* plain = unfused_out.data() + i * columns;
     const bool overflowed = std::any_of(plain, plain + columns, [](float x) { return !std::isfinite(x); });
     limit.resolved = moved <= kMostMoved * limit.size && !overflowed && !condition.may_leave_fp32;
@@ -159,7 +159,7 @@ Tolerance calibrated_tolerance(const Workload& w, const std::vector<RowIndex>& r
       require_number(limit.error, "error", rows[i]);
       continue;
     }
-    slack[i] = moved + (limit.size > 0 ? smallest : 0.0);
+    slack[i] = moved + (limit.size > 0 ? smallest * std::max(1.0, condition.growth) : 0.0);
     // Where dropout takes the largest probabilities of a row, those that are left may be subnormal in the dtype of P,
     // or zero there. The row sum, which counts those that are dropped, is 1 or more.
     if (w.dropout > 0) slack[i] += half_smallest(w.dtype) * static_cast<double>(w.len_k) * condition.largest_value;

@@ -79,6 +79,9 @@ ErrorStats error_over(const Workload& workload, const std::vector<RowIndex>& row
 /// count as well. Where Q and K are, tensor cores add their products in about 13 bits of mantissa (DeepSeek-V3, arXiv
 /// 2412.19437, 3.3.2): scores are off by 2^-12 of what their products add up to at most.
 ///
+/// Where rows of O are normed or gated, both computations do that, so that measured errors are of what is written, and
+/// those that are computed grow as errors of a row do (RowCondition::growth).
+///
 /// A log-sum-exp may be off by what rounding P costs a row sum, by 4 times the error of a score, and by twice that of
 /// the unfused computation.
 /// @param unfused_out (rows, dim_v) @param unfused_lse (rows) @param unfused gets their error

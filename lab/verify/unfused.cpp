@@ -123,6 +123,9 @@ void unfused_rows(const Workload& whole, const HostTensors& tensors, std::span<c
       const float value = result[static_cast<std::size_t>(r * dim_v + d)];
       out[r * workload.dim_v + d] = sum == 0 ? 0.0F : round_to(workload.dtype, value / sum * scale_of_kept);
     }
+    if (!workload.changes_output()) continue;
+    const RowIndex& at = rows[static_cast<std::size_t>(r)];
+    entry.finish(at.head, at.row, out + r * workload.dim_v, [&](float x) { return round_to(workload.dtype, x); });
   }
 }
 

@@ -18,13 +18,14 @@ std::vector<PageRange> pages_in_reach(std::span<const CpuLaunch> launches, const
   };
   for (const CpuLaunch& launch : launches) {
     const FeatureParams& p = launch.params;
-    for (const void* input : {p.q, p.k, p.v, p.bias, static_cast<const void*>(p.alibi_slopes),
-                              static_cast<const void*>(p.sinks), static_cast<const void*>(p.cu_seqlens_q),
-                              static_cast<const void*>(p.cu_seqlens_k), static_cast<const void*>(p.seqused_k),
-                              static_cast<const void*>(p.page_table), static_cast<const void*>(p.block_counts),
-                              static_cast<const void*>(p.block_indices), static_cast<const void*>(p.prefix_lengths),
-                              static_cast<const void*>(p.relative_bias), static_cast<const void*>(p.q_scales.at),
-                              static_cast<const void*>(p.k_scales.at), static_cast<const void*>(p.v_scales.at)})
+    for (const void* input :
+         {p.q, p.k, p.v, p.bias, static_cast<const void*>(p.alibi_slopes), static_cast<const void*>(p.sinks),
+          static_cast<const void*>(p.cu_seqlens_q), static_cast<const void*>(p.cu_seqlens_k),
+          static_cast<const void*>(p.seqused_k), static_cast<const void*>(p.page_table),
+          static_cast<const void*>(p.block_counts), static_cast<const void*>(p.block_indices),
+          static_cast<const void*>(p.prefix_lengths), static_cast<const void*>(p.relative_bias),
+          static_cast<const void*>(p.q_scales.at), static_cast<const void*>(p.k_scales.at),
+          static_cast<const void*>(p.v_scales.at), p.out_gate, static_cast<const void*>(p.out_norm_weight)})
       add(input, false);
     for (const void* output : {static_cast<const void*>(p.o), static_cast<const void*>(p.lse),
                                static_cast<const void*>(p.workspace), static_cast<const void*>(p.semaphores)})

@@ -111,6 +111,12 @@ void features_from_json(const nlohmann::json& json, Launch& launch) {
   s.q_scales = scales_from_json(json.at("scales").at(0));
   s.k_scales = scales_from_json(json.at("scales").at(1));
   s.v_scales = scales_from_json(json.at("scales").at(2));
+  const nlohmann::json& output = json.at("output");
+  s.out_gate_strides = strides_from_json(output);
+  s.out_gate_column = integer<long long>(output.at(3));
+  s.out_norm_head = integer<long long>(output.at(4));
+  s.out_norm_eps = output.at(5).get<float>();
+  s.out_columns = integer<int>(output.at(6));
   s.block_count_strides = strides_from_json(json.at("block_counts"));
   s.block_index_strides = strides_from_json(json.at("block_indices"));
 }
@@ -140,6 +146,8 @@ FeatureParams resolve(const Launch& launch, std::uintptr_t base) {
   params.q_scales.at = static_cast<const float*>(pointer(base, launch.q_scales));
   params.k_scales.at = static_cast<const float*>(pointer(base, launch.k_scales));
   params.v_scales.at = static_cast<const float*>(pointer(base, launch.v_scales));
+  params.out_gate = pointer(base, launch.out_gate);
+  params.out_norm_weight = static_cast<const float*>(pointer(base, launch.out_norm_weight));
   return trimmed(params, launch.mask, {bytes_of(launch.k_element), bytes_of(launch.v_element)});
 }
 
@@ -164,6 +172,9 @@ void to_json(nlohmann::json& json, const Launch& launch) {
       {"block_counts", strides_to_json(s.block_count_strides)},
       {"block_indices", strides_to_json(s.block_index_strides)},
       {"softcap", s.softcap},
+      {"output",
+       {s.out_gate_strides.batch, s.out_gate_strides.head, s.out_gate_strides.row, s.out_gate_column, s.out_norm_head,
+        s.out_norm_eps, s.out_columns}},
       {"dropout", {s.dropout_seed, s.dropout_offset, s.dropout_threshold, s.dropout_scale, s.dropout_first_entry}},
       {"relative",
        {s.relative_buckets.all, s.relative_buckets.side, s.relative_buckets.exact, s.relative_buckets.far,

@@ -51,6 +51,8 @@ struct Launch {
   std::uint64_t q_scales = kNull;
   std::uint64_t k_scales = kNull;
   std::uint64_t v_scales = kNull;
+  std::uint64_t out_gate = kNull;
+  std::uint64_t out_norm_weight = kNull;
   FeatureParams shape{};  ///< strides, scale and lengths, of all keys; its pointers are unused
   MaskKind mask = MaskKind::none;
   Element k_element = Element::fp16;
@@ -58,11 +60,11 @@ struct Launch {
   std::array<std::uint32_t, 3> grid = {1, 1, 1};  ///< LaunchPlan::grid for these lengths
 };
 
-inline constexpr std::array<std::uint64_t Launch::*, 14> kFeatureAddresses = {
+inline constexpr std::array<std::uint64_t Launch::*, 16> kFeatureAddresses = {
     &Launch::bias,          &Launch::alibi_slopes,   &Launch::sinks,         &Launch::cu_seqlens_q,
     &Launch::cu_seqlens_k,  &Launch::seqused_k,      &Launch::page_table,    &Launch::block_counts,
     &Launch::block_indices, &Launch::prefix_lengths, &Launch::relative_bias, &Launch::q_scales,
-    &Launch::k_scales,      &Launch::v_scales};
+    &Launch::k_scales,      &Launch::v_scales,       &Launch::out_gate,      &Launch::out_norm_weight};
 
 /// How the launches of a list follow one another.
 enum class Follow {

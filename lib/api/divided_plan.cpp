@@ -78,6 +78,8 @@ class DividedPlan final : public Plan {
     if (w.relative) move_by(part.relative_bias, head * w.relative->buckets * kNumber);
     move_by(part.block_counts, head * problem_.block_counts.head * kNumber);
     move_by(part.block_indices, head * problem_.block_indices.head * kNumber);
+    move_by(part.out_gate, head * problem_.out_gate.head * bytes_.o);
+    if (w.out_norm && w.out_norm->by_head) move_by(part.out_norm_weight, head * problem_.out_columns * kNumber);
     move_by(part.q_scale, head * problem_.q_scales.strides.head * kNumber);
     move_by(part.k_scale, head_kv * problem_.k_scales.strides.head * kNumber);
     move_by(part.v_scale, head_kv * problem_.v_scales.strides.head * kNumber);
@@ -94,6 +96,7 @@ class DividedPlan final : public Plan {
     if (!w.ragged) {
       move(part.q, problem_.q.batch, bytes_.q);
       move(part.o, problem_.o.batch, bytes_.o);
+      move(part.out_gate, problem_.out_gate.batch, bytes_.o);
       move(part.lse, w.heads * w.len_q, sizeof(float));
     }
     if (!w.ragged && w.page_size == 0) {

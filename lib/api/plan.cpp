@@ -160,6 +160,13 @@ Plan::Plan(const Problem& problem, Choice choice, LaunchPlan launch)
   params_.q_scales = problem_.q_scales;
   params_.k_scales = problem_.k_scales;
   params_.v_scales = problem_.v_scales;
+  params_.out_gate_strides = problem_.out_gate;
+  params_.out_gate_column = problem_.out_gate.step;
+  if (w.out_norm) {
+    params_.out_norm_head = w.out_norm->by_head ? problem_.out_columns : 0;
+    params_.out_norm_eps = static_cast<float>(w.out_norm->eps);
+  }
+  params_.out_columns = static_cast<int>(problem_.out_columns);
   params_.aligned_to_the_end = is_aligned_to_the_end(w.mask) ? 1 : 0;
   extents_ = extents();
 }
@@ -184,6 +191,8 @@ std::array<Plan::Extent, Plan::kTensors> Plan::extents() const {
     return w.blocks ? Extent{extent_bytes(sizes, layout, 4), 4, has_keys} : Extent{};
   };
   const TensorSizes o = problem_.o_sizes();
+  TensorSizes gates = o;
+  gates.dim = problem_.out_columns;
   const std::size_t bias_bytes = w.bias ? size_of(w.bias->dtype) : 1;
   return {
       of_elements(problem_.q_sizes(), problem_.q, bytes_.q, has_keys),
@@ -205,6 +214,9 @@ std::array<Plan::Extent, Plan::kTensors> Plan::extents() const {
       of_scales(&Quantised::q, problem_.q_scales, true),
       of_scales(&Quantised::k, problem_.k_scales, false),
       of_scales(&Quantised::v, problem_.v_scales, false),
+      w.out_gate == OutGate::none ? Extent{} : of_elements(gates, problem_.out_gate, bytes_.o, has_keys),
+      of_numbers(w.out_norm.has_value(), (w.out_norm && w.out_norm->by_head ? w.heads : 1) * problem_.out_columns,
+                 has_keys),
   };
 }
 
@@ -236,7 +248,9 @@ Addresses Plan::checked(const heed_tensors& t) const {
                                             {"relative_bias", t.relative_bias, "HEED_HAS_RELATIVE_BIAS"},
                                             {"q_scale", t.q_scale, "HEED_SCALED and a Q of 8 bits"},
                                             {"k_scale", t.k_scale, "HEED_SCALED and a K of 8 bits"},
-                                            {"v_scale", t.v_scale, "HEED_SCALED and a V of 8 bits"}}};
+                                            {"v_scale", t.v_scale, "HEED_SCALED and a V of 8 bits"},
+                                            {"out_gate", t.out_gate, "HEED_HAS_OUT_GATE"},
+                                            {"out_norm_weight", t.out_norm_weight, "HEED_HAS_OUT_NORM"}}};
   constexpr std::size_t kO = 3, kLse = 4;
   for (std::size_t i = 0; i < kTensors; ++i) {
     const Given& tensor = all[i];
@@ -290,6 +304,8 @@ Addresses Plan::checked(const heed_tensors& t) const {
           .q_scale = t.q_scale,
           .k_scale = t.k_scale,
           .v_scale = t.v_scale,
+          .out_gate = t.out_gate,
+          .out_norm_weight = t.out_norm_weight,
           .dropout_seed = t.dropout_seed,
           .dropout_offset = t.dropout_offset,
           .dropout_first_entry = t.dropout_first_entry};
@@ -326,6 +342,8 @@ FeatureParams Plan::bound(const Addresses& at, void* workspace) const {
   p.q_scales.at = at.q_scale;
   p.k_scales.at = at.k_scale;
   p.v_scales.at = at.v_scale;
+  p.out_gate = at.out_gate;
+  p.out_norm_weight = at.out_norm_weight;
   p.dropout_seed = at.dropout_seed;
   p.dropout_offset = at.dropout_offset;
   p.dropout_first_entry = at.dropout_first_entry;

@@ -95,6 +95,8 @@ struct Addresses {
   const float* q_scale;
   const float* k_scale;
   const float* v_scale;
+  const void* out_gate;
+  const float* out_norm_weight;
   std::uint64_t dropout_seed;
   std::uint64_t dropout_offset;
   std::int32_t dropout_first_entry;
@@ -146,7 +148,7 @@ class Plan {
     std::uintptr_t element = 1;  ///< bytes
     bool is_needed = false;      ///< by a run
   };
-  static constexpr std::size_t kTensors = 19;
+  static constexpr std::size_t kTensors = 21;
   [[nodiscard]] std::array<Extent, kTensors> extents() const;
 
   FeatureParams params_{};

@@ -35,7 +35,8 @@ void refuse_unserved(const heed_problem& p) {
   };
   constexpr std::uint32_t kKnown = HEED_WANTS_LSE | HEED_HAS_BIAS | HEED_HAS_SINKS | HEED_RAGGED | HEED_PAGED |
                                    HEED_SCALED | HEED_HAS_ALIBI | HEED_ALIBI_BY_BATCH | HEED_KEY_LENGTHS |
-                                   HEED_HAS_BLOCKS | HEED_HAS_PREFIX | HEED_HAS_RELATIVE_BIAS | HEED_RELATIVE_PAST;
+                                   HEED_HAS_BLOCKS | HEED_HAS_PREFIX | HEED_HAS_RELATIVE_BIAS | HEED_RELATIVE_PAST |
+                                   HEED_HAS_OUT_GATE | HEED_HAS_OUT_NORM | HEED_OUT_NORM_BY_HEAD;
   if ((p.flags & ~kKnown) != 0)
     throw Error(ErrorCode::usage, fmt::format("flags {:#x} of heed_problem are unknown", p.flags & ~kKnown),
                 std::to_string(p.flags));

@@ -54,6 +54,8 @@ struct Problem {
   TensorScales v_scales{};
   /// Whether the library makes the factors: NaN among them says that there was one in the inputs.
   bool has_own_factors = false;
+  TensorLayout out_gate;         ///< of (batch, heads, len_q, dim_v), steps from column to column; 0: shared
+  std::int64_t out_columns = 0;  ///< columns of O that the caller has; dim_v may be padded
 
   [[nodiscard]] bool has_ragged_keys() const { return workload.ragged && workload.page_size == 0; }
   /// Pages that the keys of an entry take: numbers of an entry of the page table.
@@ -122,6 +124,7 @@ inline heed_problem problem_of(const Workload& w, DeviceKind device) {
   p.scale = w.scale.value_or(0);
   p.softcap = w.softcap;
   p.dropout = w.dropout;
+  if (w.out_norm) p.out_norm_eps = w.out_norm->eps;
   const auto flag = [&](bool is_set, std::uint32_t bit) { p.flags |= is_set ? bit : 0; };
   flag(w.bias.has_value(), HEED_HAS_BIAS);
   flag(w.sinks, HEED_HAS_SINKS);
@@ -137,6 +140,9 @@ inline heed_problem problem_of(const Workload& w, DeviceKind device) {
     p.relative_buckets = w.relative->buckets;
     p.relative_max_distance = w.relative->max_distance;
   }
+  flag(w.out_norm.has_value(), HEED_HAS_OUT_NORM);
+  flag(w.out_norm && w.out_norm->by_head, HEED_OUT_NORM_BY_HEAD);
+  flag(w.out_gate != OutGate::none, HEED_HAS_OUT_GATE);
   if (w.bias) {
     p.dtype_bias = w.bias->dtype == BiasDtype::boolean ? HEED_BOOL : static_cast<int>(dtype_of(w.bias->dtype));
     const BiasSizes sizes = bias_sizes(w);
@@ -193,6 +199,15 @@ inline heed_problem problem_of(const Workload& w, DeviceKind device) {
         p.v_strides = {0, p.total_k * w.dim_v, w.dim_v, 1};
       }
     }
+  }
+  if (w.out_gate != OutGate::none) {
+    // Rows as those of O: dense, ragged ones in the order of the layout.
+    const std::int64_t columns = w.out_gate == OutGate::head ? 1 : w.dim_v;
+    const std::int64_t rows = w.ragged ? p.total_q : w.len_q;
+    p.out_gate_strides = w.ragged && w.layout == Layout::blhd
+                             ? heed_strides{0, columns, w.heads * columns, 0}
+                             : heed_strides{w.ragged ? 0 : w.heads * rows * columns, rows * columns, columns, 0};
+    p.out_gate_strides.dim = w.out_gate == OutGate::head ? 0 : 1;
   }
   return p;
 }

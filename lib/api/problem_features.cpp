@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "workload/output.hpp"
 #include "workload/relative_bias.hpp"
 
 namespace heed::api {
@@ -129,6 +130,43 @@ void read_blocks(const heed_problem& p, Problem& problem) {
   read("block_indices", p.block_index_strides, problem.block_index_sizes(), problem.block_indices);
 }
 
+void read_norm(const heed_problem& p, Problem& problem) {
+  if (!has(p, HEED_HAS_OUT_NORM)) {
+    if (has(p, HEED_OUT_NORM_BY_HEAD))
+      refuse(ErrorCode::usage, "HEED_OUT_NORM_BY_HEAD is given without HEED_HAS_OUT_NORM, whose weights it is about",
+             p.flags);
+    if (p.out_norm_eps != 0)
+      throw Error(
+          ErrorCode::usage,
+          fmt::format("out_norm_eps is {} without HEED_HAS_OUT_NORM; leave it 0, or give the flag", p.out_norm_eps),
+          std::to_string(p.out_norm_eps));
+    return;
+  }
+  if (const std::string wrong = wrong_eps(p.out_norm_eps); !wrong.empty())
+    throw Error(ErrorCode::invalid_workload, wrong, std::to_string(p.out_norm_eps));
+  problem.workload.out_norm = OutNorm{.eps = p.out_norm_eps, .by_head = has(p, HEED_OUT_NORM_BY_HEAD)};
+}
+
+void read_gate(const heed_problem& p, Problem& problem) {
+  const heed_strides& s = p.out_gate_strides;
+  if (!has(p, HEED_HAS_OUT_GATE)) {
+    if (s.batch != 0 || s.head != 0 || s.row != 0 || s.dim != 0)
+      refuse(ErrorCode::usage, "out_gate_strides are given without HEED_HAS_OUT_GATE; leave them 0, or give the flag",
+             s.row);
+    return;
+  }
+  if (s.dim != 0 && s.dim != 1)
+    refuse(
+        ErrorCode::usage,
+        fmt::format("out_gate_strides.dim is {}; it must be 1 for a gate each element, or 0 for one each row", s.dim),
+        s.dim);
+  const TensorSizes sizes = problem.o_sizes();
+  expect_strides("the output gate", s, sizes);
+  problem.out_gate = {{s.batch, s.head, s.row}, s.dim};
+  expect_extent("the output gate", sizes, problem.out_gate, size_of(problem.workload.dtype));
+  problem.workload.out_gate = s.dim == 0 ? OutGate::head : OutGate::element;
+}
+
 }  // namespace
 
 void read_features(const heed_problem& p, Problem& problem) {
@@ -170,6 +208,9 @@ void read_features(const heed_problem& p, Problem& problem) {
   if (has(p, HEED_HAS_BIAS)) read_bias(p, problem);
   if (has(p, HEED_HAS_BLOCKS)) read_blocks(p, problem);
   if (has(p, HEED_HAS_PREFIX)) w.prefix = std::max<std::int64_t>(p.len_k, 1);  // at most
+  problem.out_columns = w.dim_v;
+  read_norm(p, problem);
+  read_gate(p, problem);
 }
 
 }  // namespace heed::api

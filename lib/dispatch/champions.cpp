@@ -14,11 +14,12 @@
 namespace heed::dispatch {
 namespace {
 
-// Numbers that no program depends on: the scale, and those of a softcap and of dropout.
+// Numbers that no program depends on: the scale, and those of a softcap, of dropout and of a norm.
 Workload without_scale(Workload workload) {
   workload.scale.reset();
   if (workload.softcap != 0) workload.softcap = 1;
   if (workload.dropout != 0) workload.dropout = 0.5;
+  if (workload.out_norm) workload.out_norm->eps = OutNorm{}.eps;
   return reduced(workload);
 }
 

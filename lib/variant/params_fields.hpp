@@ -106,6 +106,13 @@ void for_each_feature_field(const Visit& visit) {
   visit("q_scales", offset_of(params.q_scales));
   visit("k_scales", offset_of(params.k_scales));
   visit("v_scales", offset_of(params.v_scales));
+  visit("out_gate", offset_of(params.out_gate));
+  visit("out_gate_strides", offset_of(params.out_gate_strides));
+  visit("out_gate_column", offset_of(params.out_gate_column));
+  visit("out_norm_weight", offset_of(params.out_norm_weight));
+  visit("out_norm_head", offset_of(params.out_norm_head));
+  visit("out_norm_eps", offset_of(params.out_norm_eps));
+  visit("out_columns", offset_of(params.out_columns));
 }
 
 }  // namespace heed

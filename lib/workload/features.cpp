@@ -9,6 +9,7 @@
 #include "base/random.hpp"
 #include "base/text.hpp"
 #include "workload/blocks.hpp"
+#include "workload/output.hpp"
 #include "workload/quantised.hpp"
 #include "workload/refusal.hpp"
 #include "workload/relative_bias.hpp"
@@ -87,7 +88,9 @@ Features features_of(const Workload& w) {
           .blocks = w.blocks.has_value(),
           .prefix = w.prefix > 0,
           .dropout = w.dropout != 0,
-          .relative = w.relative.has_value()};
+          .relative = w.relative.has_value(),
+          .out_norm = w.out_norm.has_value(),
+          .out_gate = w.out_gate != OutGate::none};
 }
 
 bool covers(const Features& has, const Features& wanted) {
@@ -120,6 +123,8 @@ Workload with_features(const Workload& workload, const Features& features) {
   if (added.prefix) w.prefix = 1;
   if (added.dropout) w.dropout = 0.1;
   if (added.relative) w.relative = RelativeBias{};
+  if (added.out_norm) w.out_norm = OutNorm{};
+  if (added.out_gate) w.out_gate = OutGate::element;
   return w;
 }
 
@@ -153,6 +158,7 @@ std::string features_text(const Workload& w) {
   if (w.blocks) text += ":blocks=" + to_string(*w.blocks);
   if (w.dropout != 0) text += fmt::format(":dropout={}", w.dropout);
   if (w.quantised) text += ":quantised=" + to_string(*w.quantised);
+  text += output_text(w);
   return text;
 }
 
@@ -211,6 +217,7 @@ bool parse_feature(std::string_view whole, std::string_view part, Workload& w) {
     w.quantised = parse_quantised(whole, value);
     return true;
   }
+  if (parse_output(whole, name, value, w)) return true;
   if (name != "bias") return false;
   once(w.bias.has_value());
   w.bias = parse_bias(whole, value);
@@ -234,6 +241,7 @@ std::string wrong_features(const Workload& w) {
     if (std::string wrong = wrong_blocks(w); !wrong.empty()) return wrong;
   if (w.quantised)
     if (std::string wrong = wrong_quantised(w); !wrong.empty()) return wrong;
+  if (std::string wrong = wrong_output(w); !wrong.empty()) return wrong;
   if (w.bias && static_cast<double>(bias_sizes(w).count()) > 0x1p40) return "its bias has more than 2^40 elements";
   return {};
 }

@@ -27,6 +27,8 @@ inline constexpr FeatureName kFeatureNames[] = {
     {"prefix", &Features::prefix, "prefixes that all rows see"},
     {"dropout", &Features::dropout, "dropout"},
     {"relative", &Features::relative, "tables of relative-position biases"},
+    {"out_norm", &Features::out_norm, "norms of output rows"},
+    {"out_gate", &Features::out_gate, "output gates"},
 };
 
 inline constexpr Features kAllFeatures = {.softcap = true,
@@ -38,7 +40,9 @@ inline constexpr Features kAllFeatures = {.softcap = true,
                                           .blocks = true,
                                           .prefix = true,
                                           .dropout = true,
-                                          .relative = true};
+                                          .relative = true,
+                                          .out_norm = true,
+                                          .out_gate = true};
 
 /// What a program must be built with to run a workload.
 Features features_of(const Workload& workload);

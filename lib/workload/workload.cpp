@@ -268,7 +268,8 @@ Workload parse_workload(std::string_view text) {
                             "window=LEFT/RIGHT, window_top_left=LEFT/RIGHT), layout (bhld, blhd), scale=NUMBER or "
                             "feature (softcap=NUMBER, bias=DTYPE/DIMENSIONS, alibi, sinks, key_lengths, ragged, "
                             "page=KEYS, prefix=KEYS, dropout=PROBABILITY, "
-                            "relative=BUCKETS/DISTANCE, blocks=SIZE/PARTS, quantised=TENSORS/DTYPE/GRANULARITY)",
+                            "relative=BUCKETS/DISTANCE, blocks=SIZE/PARTS, quantised=TENSORS/DTYPE/GRANULARITY, "
+                            "out_norm=EPS, out_gate=element|head)",
                             part));
     }
   }

@@ -86,7 +86,11 @@ double Workload::bytes() const {
            static_cast<double>(entry.heads_kv) * static_cast<double>(entry.seen_keys().count()) *
                (row_bytes(dim, dtype_k()) + row_bytes(dim_v, dtype_v()));
   });
-  return tensors + biases;
+  const std::int64_t gates_of_row = out_gate == OutGate::element ? dim_v : out_gate == OutGate::head ? 1 : 0;
+  const double gates = sum_over_entries(*this, [&](const Workload& entry) {
+    return static_cast<double>(entry.heads) * static_cast<double>(entry.len_q) * row_bytes(gates_of_row, dtype);
+  });
+  return tensors + biases + gates;
 }
 
 }  // namespace heed

@@ -17,6 +17,7 @@ WANTS_LSE = 1
 HAS_BIAS, HAS_SINKS, RAGGED, PAGED = 2, 4, 8, 16
 HAS_ALIBI, ALIBI_BY_BATCH, KEY_LENGTHS, HAS_BLOCKS, HAS_PREFIX = 64, 128, 256, 512, 1024
 HAS_RELATIVE_BIAS, RELATIVE_PAST = 2048, 4096
+HAS_OUT_GATE, HAS_OUT_NORM, OUT_NORM_BY_HEAD = 8192, 16384, 32768
 
 
 class Strides(ctypes.Structure):
@@ -40,12 +41,13 @@ class Problem(ctypes.Structure):
         + [(name, ctypes.c_int64) for name in ("batch", "heads", "heads_kv", "len_q", "len_k", "dim", "dim_v")]
         + [(name, ctypes.c_int32) for name in ("dtype_q", "dtype_k", "dtype_v", "dtype_o", "mask", "dtype_bias")]
         + [(name, ctypes.c_int64) for name in ("window_left", "window_right")]
-        + [(name, ctypes.c_double) for name in ("scale", "softcap", "dropout")]
+        + [(name, ctypes.c_double) for name in ("scale", "softcap", "dropout", "out_norm_eps")]
         + [(name, Strides) for name in ("q_strides", "k_strides", "v_strides", "o_strides", "bias_strides")]
         + [(name, ctypes.c_int64) for name in ("total_q", "total_k", "page_size", "pages", "page_table_stride", "block_rows", "block_keys", "block_most")]
         + [(name, Strides) for name in ("block_count_strides", "block_index_strides")]
         + [(name, ctypes.c_int64) for name in ("relative_buckets", "relative_max_distance")]
         + [(name, Scales) for name in ("q_scales", "k_scales", "v_scales")]
+        + [("out_gate_strides", Strides)]
         + [("flags", ctypes.c_uint32), ("reserved_flags", ctypes.c_uint32), ("reserved", ctypes.c_uint64 * 8)]
     )
 
@@ -56,7 +58,7 @@ class Tensors(ctypes.Structure):
     _fields_ = (
         [(name, ctypes.c_uint32) for name in ("struct_size", "reserved_flags")]
         + [(name, ctypes.c_void_p) for name in ("q", "k", "v", "o", "lse", "bias", "sinks", "alibi_slopes", "cu_seqlens_q", "cu_seqlens_k", "seqused_k", "page_table", "block_counts", "block_indices", "prefix_lengths", "relative_bias")]
-        + [(name, ctypes.c_void_p) for name in ("q_scale", "k_scale", "v_scale")]
+        + [(name, ctypes.c_void_p) for name in ("q_scale", "k_scale", "v_scale", "out_gate", "out_norm_weight")]
         + [(name, ctypes.c_uint64) for name in ("dropout_seed", "dropout_offset")]
         + [(name, ctypes.c_int32) for name in ("dropout_first_entry", "reserved_dropout")]
         + [("reserved", ctypes.c_uint64 * 8)]

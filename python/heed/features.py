@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
-from heed import blocks, c_api, relative_bias
+from heed import blocks, c_api, output, relative_bias
 
 BIAS_DTYPES = {torch.float16: 0, torch.bfloat16: 1, torch.float32: 2, torch.bool: 6}
 
@@ -39,16 +39,21 @@ class Features:
     relative_bias: torch.Tensor | None = None
     relative_max_distance: int = 0
     relative_bidirectional: bool = True
+    out_gate: torch.Tensor | None = None
+    out_norm_weight: torch.Tensor | None = None
+    out_norm_eps: float = 0.0
 
     def is_none(self):
         """Whether a call has none of them."""
-        tensors = (self.bias, self.sinks, self.alibi_slopes, self.key_lengths, self.cu_seqlens_q, self.cu_seqlens_k, self.page_table, self.block_counts, self.prefix_lengths, self.relative_bias)
+        tensors = (self.bias, self.sinks, self.alibi_slopes, self.key_lengths, self.cu_seqlens_q, self.cu_seqlens_k, self.page_table, self.block_counts, self.prefix_lengths, self.relative_bias,
+                   self.out_gate, self.out_norm_weight)  # fmt: skip
         return self.softcap == 0 and self.dropout_p == 0 and all(tensor is None for tensor in tensors)
 
     def arguments(self):
         return (self.softcap, self.bias, self.sinks, self.alibi_slopes, self.key_lengths, self.cu_seqlens_q, self.cu_seqlens_k,
                 self.page_table, self.block_counts, self.block_indices, self.prefix_lengths, self.max_len_q, self.max_len_k, self.block_rows, self.block_keys,
-                self.dropout_p, self.dropout_seed, self.dropout_offset, self.relative_bias, self.relative_max_distance, self.relative_bidirectional)  # fmt: skip
+                self.dropout_p, self.dropout_seed, self.dropout_offset, self.relative_bias, self.relative_max_distance, self.relative_bidirectional,
+                self.out_gate, self.out_norm_weight, self.out_norm_eps)  # fmt: skip
 
 
 def checked(name, query, sizes, features):
@@ -186,6 +191,7 @@ def fill(problem, query, key, value, f):
     if f.relative_bias is not None:
         p.relative_buckets, p.relative_max_distance = f.relative_bias.shape[1], f.relative_max_distance
         p.flags |= c_api.HAS_RELATIVE_BIAS | (0 if f.relative_bidirectional else c_api.RELATIVE_PAST)
+    output.fill(p, f, c_api)
     if f.sinks is not None:
         p.flags |= c_api.HAS_SINKS
     if f.alibi_slopes is not None:
@@ -213,7 +219,7 @@ def fill(problem, query, key, value, f):
 
 def needs_gradient(query, key, value, f):
     """Whether any tensor of a call is one that a gradient is wanted of."""
-    tensors = (query, key, value, f.bias, f.sinks, f.alibi_slopes, f.relative_bias)
+    tensors = (query, key, value, f.bias, f.sinks, f.alibi_slopes, f.relative_bias, f.out_gate, f.out_norm_weight)
     return torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors)
 
 

@@ -5,7 +5,7 @@ import math
 
 import torch
 
-from heed import c_api, features, libraries, operators, unfused
+from heed import c_api, features, libraries, operators, output, unfused
 from heed import precision as precisions
 from heed.features import Features
 
@@ -34,7 +34,8 @@ def scaled_dot_product_attention(query, key, value, attn_mask=None, dropout_p=0.
 def attention(
     query, key, value, *, causal=False, window=None, alignment=None, scale=None, softcap=0.0, bias=None, sinks=None, alibi_slopes=None,
     key_lengths=None, page_table=None, page_layout="NHD", max_len_k=None, block_mask=None, prefix_lengths=None,
-    dropout_p=0.0, dropout_seed=0, dropout_offset=0, relative_bias=None, kv=None, precision=None, return_lse=False,
+    dropout_p=0.0, dropout_seed=0, dropout_offset=0, relative_bias=None, out_gate=None, out_norm_weight=None, out_norm_eps=None, kv=None, precision=None,
+    return_lse=False,
 ):  # fmt: skip
     """softmax(scale * Q K^T + mask) V by a kernel of Heed, or an error that says why there is none.
 
@@ -70,6 +71,10 @@ def attention(
     dropout_seed, dropout_offset of 64 bits each: together with batch entry, head, query and key they alone decide what is dropped, so
                  that a call gives the same again, on a GPU and on a CPU alike. heed.dropout_mask says what. PyTorch's generators are
                  neither read nor advanced.
+    out_norm_weight (dim_v) or (heads, dim_v), of floating point: rows of O are normed, o / sqrt(mean of o^2 + out_norm_eps) * weight, in float32.
+    out_norm_eps positive; 1e-5 by default. A row of zeros stays one.
+    out_gate     of the sizes of O, or 1 in the place of any, in its dtype, any strides: O is multiplied by its sigmoid, after the norm. The log-sum-exp is that
+                 without norm and gate.
     kv           a heed.HostKV or a layer of one: the call is over the keys that it holds in host memory, behind which `key` and `value` are
                  put first (None and None: no new ones). The last row's own key is the last one. Beside it there are causal, window
                  (left, 0), scale, softcap, sinks and return_lse; no gradients.
@@ -88,14 +93,14 @@ def attention(
     if kv is not None:
         from heed import host_kv
 
-        others = {"bias": bias, "alibi_slopes": alibi_slopes, "key_lengths": key_lengths, "page_table": page_table, "max_len_k": max_len_k, "block_mask": block_mask, "prefix_lengths": prefix_lengths, "relative_bias": relative_bias}
+        others = {"bias": bias, "alibi_slopes": alibi_slopes, "key_lengths": key_lengths, "page_table": page_table, "max_len_k": max_len_k, "block_mask": block_mask, "prefix_lengths": prefix_lengths, "relative_bias": relative_bias, "out_gate": out_gate, "out_norm_weight": out_norm_weight}
         if dropout_p:
             others["dropout_p"] = True
         others["precision"] = precision
         return host_kv.attention("heed.attention()", query, key, value, kv, causal, window, alignment, scale, softcap, sinks, return_lse, others)
     f = Features(softcap, bias, sinks, alibi_slopes, key_lengths, None, None, page_table, prefix_lengths=prefix_lengths,
                  dropout_p=dropout_p, dropout_seed=dropout_seed, dropout_offset=dropout_offset)  # fmt: skip
-    query, key, value, masking = _checked_call(query, key, value, causal, window, alignment, scale, f, page_layout, max_len_k, block_mask, relative_bias)
+    query, key, value, masking = _checked_call(query, key, value, causal, window, alignment, scale, f, page_layout, max_len_k, block_mask, relative_bias, (out_gate, out_norm_weight, out_norm_eps))
     number = _precision_number("heed.attention()", precision, query, key, value, f)
     if recording is not None:
         return recording.call(workload(query, key, value, masking, f), "", (query, key, value), lambda: _attention(query, key, value, masking, f, return_lse, number))
@@ -105,7 +110,8 @@ def attention(
 def attention_varlen(
     query, key, value, *, cu_seqlens_q, cu_seqlens_k=None, max_len_q, max_len_k, causal=False, window=None, alignment="bottom_right", scale=None,
     softcap=0.0, bias=None, sinks=None, alibi_slopes=None, key_lengths=None, page_table=None, page_layout="NHD", block_mask=None,
-    prefix_lengths=None, dropout_p=0.0, dropout_seed=0, dropout_offset=0, relative_bias=None, precision=None, return_lse=False,
+    prefix_lengths=None, dropout_p=0.0, dropout_seed=0, dropout_offset=0, relative_bias=None, out_gate=None, out_norm_weight=None, out_norm_eps=None,
+    precision=None, return_lse=False,
 ):  # fmt: skip
     """heed.attention of a ragged batch: entries of different lengths, whose rows follow each other in one tensor.
 
@@ -121,7 +127,7 @@ def attention_varlen(
     """
     f = Features(softcap, bias, sinks, alibi_slopes, key_lengths, cu_seqlens_q, cu_seqlens_k, page_table, prefix_lengths=prefix_lengths, max_len_q=max_len_q, max_len_k=max_len_k,
                  dropout_p=dropout_p, dropout_seed=dropout_seed, dropout_offset=dropout_offset)  # fmt: skip
-    query, key, value, masking = _checked_ragged_call(query, key, value, causal, window, alignment, scale, f, page_layout, block_mask, relative_bias)
+    query, key, value, masking = _checked_ragged_call(query, key, value, causal, window, alignment, scale, f, page_layout, block_mask, relative_bias, (out_gate, out_norm_weight, out_norm_eps))
     number = _precision_number("heed.attention_varlen()", precision, query, key, value, f)
     if recording is not None:
         return recording.call(workload(query, key, value, masking, f), "", (query, key, value), lambda: _attention(query, key, value, masking, f, return_lse, number))
@@ -167,14 +173,15 @@ def _forward_features(query, key, value, masking, f):
 
 def explain(query, key, value, *, causal=False, window=None, alignment=None, scale=None, softcap=0.0, bias=None, sinks=None, alibi_slopes=None,
             key_lengths=None, page_table=None, page_layout="NHD", max_len_k=None, block_mask=None, prefix_lengths=None,
-            dropout_p=0.0, dropout_seed=0, dropout_offset=0, relative_bias=None, precision=None, return_lse=False):  # fmt: skip
+            dropout_p=0.0, dropout_seed=0, dropout_offset=0, relative_bias=None, out_gate=None, out_norm_weight=None, out_norm_eps=None, precision=None,
+            return_lse=False):  # fmt: skip
     """What `attention` with these arguments would run, where its program is from, and why it is this one; or why it is refused.
 
     Returns lines of text. Raises as `attention` does for arguments that no attention can have. Nothing runs.
     """
     f = Features(softcap, bias, sinks, alibi_slopes, key_lengths, None, None, page_table, prefix_lengths=prefix_lengths,
                  dropout_p=dropout_p, dropout_seed=dropout_seed, dropout_offset=dropout_offset)  # fmt: skip
-    query, key, value, masking = _checked_call(query, key, value, causal, window, alignment, scale, f, page_layout, max_len_k, block_mask, relative_bias)
+    query, key, value, masking = _checked_call(query, key, value, causal, window, alignment, scale, f, page_layout, max_len_k, block_mask, relative_bias, (out_gate, out_norm_weight, out_norm_eps))
     problem = _problem(query, key, value, masking, return_lse, f)
     precisions.number_of("heed.explain()", precision)
     options = c_api.Options(struct_size=ctypes.sizeof(c_api.Options), threads=torch.get_num_threads() if query.device.type == "cpu" else 0,
@@ -187,7 +194,7 @@ def explain(query, key, value, *, causal=False, window=None, alignment=None, sca
     return text.value.decode()
 
 
-def _checked_call(query, key, value, causal, window, alignment, scale, f, page_layout, max_len_k, block_mask, relative_bias):
+def _checked_call(query, key, value, causal, window, alignment, scale, f, page_layout, max_len_k, block_mask, relative_bias, of_output):
     """The tensors, with pools as (pages, heads_kv, page_size, dim), and (mask, window_left, window_right, scale)."""
     name = "heed.attention()"
     _check_tensors(name, query, key, value, 4, 4)
@@ -204,12 +211,13 @@ def _checked_call(query, key, value, causal, window, alignment, scale, f, page_l
     _check_sizes(name, query, key, value, (key.shape[0], heads_kv, key.shape[2]))
     features.set_block_mask(name, block_mask, (len_q, len_k), f)
     features.set_relative_bias(name, relative_bias, f)
+    output.set_output(name, query, value, *of_output, f)
     features.checked(name, query, (batch, heads, len_q, len_k), f)
     same_lengths = len_q == len_k and f.key_lengths is None and f.page_table is None
     return query, key, value, _masking(name, len_q, len_k, same_lengths, causal, window, alignment, scale)
 
 
-def _checked_ragged_call(query, key, value, causal, window, alignment, scale, f, page_layout, block_mask, relative_bias):
+def _checked_ragged_call(query, key, value, causal, window, alignment, scale, f, page_layout, block_mask, relative_bias, of_output):
     name = "heed.attention_varlen()"
     paged = f.page_table is not None
     _check_tensors(name, query, key, value, 3, 4 if paged else 3)
@@ -227,6 +235,7 @@ def _checked_ragged_call(query, key, value, causal, window, alignment, scale, f,
     _check_sizes(name, query, key, value, (key.shape[0], key.shape[1]) + ((key.shape[2],) if paged else ()))
     features.set_block_mask(name, block_mask, (f.max_len_q, f.max_len_k), f)
     features.set_relative_bias(name, relative_bias, f)
+    output.set_output(name, query, value, *of_output, f)
     features.checked(name, query, (f.cu_seqlens_q.shape[0] - 1, query.shape[1], f.max_len_q, f.max_len_k), f)
     return query, key, value, _masking(name, f.max_len_q, f.max_len_k, False, causal, window, alignment, scale)
 

@@ -9,7 +9,7 @@
 | heed::in_other_form | O of a call of that signature that has another form, and nothing for others |
 | heed::hand_back | PyTorch's own scaled_dot_product_attention, whatever is installed in its place |
 | heed::forward_precision | forward_features of inputs that a mode quantises (heed.precision); no gradient |
-| heed::forward_features | forward_lse with what most calls do not have: biases, relative-position biases, a softcap, sinks, lengths, pages, lists of blocks, prefixes, dropout; with a gradient |
+| heed::forward_features | forward_lse with what most calls do not have: biases, relative-position biases, a softcap, sinks, lengths, pages, lists of blocks, prefixes, dropout, norms and gates of rows of O; with a gradient |
 | heed::unfused, heed::unfused_features | attention in PyTorch's operators, where libheed has no program for what forward was called with |
 
 Kernels for CPUs and GPUs are in libheed_torch.so (bindings/torch); shapes of traced tensors, gradients, batching rules and autocast
@@ -33,7 +33,8 @@ _FEATURES = (
     _FORWARD + ", float softcap=0.0, Tensor? bias=None, Tensor? sinks=None, Tensor? alibi_slopes=None, Tensor? key_lengths=None, "
     "Tensor? cu_seqlens_q=None, Tensor? cu_seqlens_k=None, Tensor? page_table=None, Tensor? block_counts=None, Tensor? block_indices=None, Tensor? prefix_lengths=None, "
     "int max_len_q=0, int max_len_k=0, int block_rows=0, int block_keys=0, float dropout_p=0.0, int dropout_seed=0, int dropout_offset=0, "
-    "Tensor? relative_bias=None, int relative_max_distance=0, bool relative_bidirectional=True"
+    "Tensor? relative_bias=None, int relative_max_distance=0, bool relative_bidirectional=True, "
+    "Tensor? out_gate=None, Tensor? out_norm_weight=None, float out_norm_eps=0.0"
 )
 
 native = libraries.operator_library()
@@ -93,7 +94,7 @@ def _(query, key, value, mask=0, window_left=-1, window_right=-1, scale=None, or
 def _shapes_of_features(query, key, value, mask=0, window_left=-1, window_right=-1, scale=None, softcap=0.0, bias=None, sinks=None, alibi_slopes=None, key_lengths=None,
       cu_seqlens_q=None, cu_seqlens_k=None, page_table=None, block_counts=None, block_indices=None, prefix_lengths=None, max_len_q=0, max_len_k=0, block_rows=0, block_keys=0,
       dropout_p=0.0, dropout_seed=0, dropout_offset=0, relative_bias=None, relative_max_distance=0, relative_bidirectional=True,
-      last=None):  # fmt: skip
+      out_gate=None, out_norm_weight=None, out_norm_eps=0.0, last=None):  # fmt: skip
     if cu_seqlens_q is not None:
         torch._check(query.dim() == 3, lambda: "queries of entries with cu_seqlens_q are (total, heads, dim)")
         total, heads, _ = query.shape

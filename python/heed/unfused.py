@@ -7,7 +7,7 @@ import math
 
 import torch
 
-from heed import blocks, dropout
+from heed import blocks, dropout, output
 from heed.relative_bias import relative_buckets
 
 NONE, CAUSAL_TOP_LEFT, CAUSAL_BOTTOM_RIGHT, WINDOW_TOP_LEFT, WINDOW_BOTTOM_RIGHT = range(5)
@@ -57,6 +57,7 @@ def forward_features(
     q, k, v, mask=NONE, window_left=-1, window_right=-1, scale=None, softcap=0.0, bias=None, sinks=None, alibi_slopes=None, key_lengths=None,
     cu_seqlens_q=None, cu_seqlens_k=None, page_table=None, block_counts=None, block_indices=None, prefix_lengths=None, max_len_q=0, max_len_k=0, block_rows=0, block_keys=0,
     dropout_p=0.0, dropout_seed=0, dropout_offset=0, relative_bias=None, relative_max_distance=0, relative_bidirectional=True,
+    out_gate=None, out_norm_weight=None, out_norm_eps=0.0,
 ):  # fmt: skip
     """The arguments and results of heed::forward_features. Differentiable in its tensors of numbers; where entries are ragged or keys lie
     in pages it waits for the device."""
@@ -64,8 +65,10 @@ def forward_features(
     common["drop"] = dropout_p, dropout_seed, dropout_offset
     common["relative"] = None if relative_bias is None else (relative_bias, relative_max_distance, relative_bidirectional)
     lists = None if block_counts is None else (block_counts, block_indices, block_rows, block_keys)
+    end = out_gate, out_norm_weight, out_norm_eps
     if cu_seqlens_q is None and page_table is None:
-        return _dense_features(q, k, v, bias=bias, alibi_slopes=alibi_slopes, key_lengths=key_lengths, lists=lists, prefix_lengths=prefix_lengths, **common)
+        o, lse = _dense_features(q, k, v, bias=bias, alibi_slopes=alibi_slopes, key_lengths=key_lengths, lists=lists, prefix_lengths=prefix_lengths, **common)
+        return like_queries(output.finished(o, *end), q), lse
     results = []
     for entry in range(page_table.shape[0] if page_table is not None else cu_seqlens_q.shape[0] - 1):
         of_q, of_k, of_v = _entry(entry, q, k, v, key_lengths, cu_seqlens_q, cu_seqlens_k, page_table, max_len_q, max_len_k)
@@ -78,8 +81,9 @@ def forward_features(
         prefix = None if prefix_lengths is None else prefix_lengths[entry : entry + 1]
         results.append(_dense_features(of_q, of_k, of_v, bias=of_bias, alibi_slopes=slopes, lists=of_lists, prefix_lengths=prefix, first_entry=entry, **common))
     if cu_seqlens_q is None:
-        return like_queries(torch.cat([o for o, _ in results]), q), torch.cat([lse for _, lse in results])
-    return torch.cat([o[0].transpose(0, 1) for o, _ in results]).contiguous(), torch.cat([lse[0] for _, lse in results], dim=1).contiguous()
+        return like_queries(output.finished(torch.cat([o for o, _ in results]), *end), q), torch.cat([lse for _, lse in results])
+    ragged = output.finished(torch.cat([o[0].transpose(0, 1) for o, _ in results]), *end, is_ragged=True)
+    return ragged.contiguous(), torch.cat([lse[0] for _, lse in results], dim=1).contiguous()
 
 
 def _of_entry(bias, entry, len_q, len_k):

@@ -245,6 +245,35 @@ TEST_F(CpuFeatures, RaggedRowsWithoutKeysAreZeros) {
   heed_plan_destroy(plan);
 }
 
+TEST_F(CpuFeatures, NormsAndGatesAreWhatTheOracleSays) {
+  for (const char* features : {":out_norm=1e-05", ":out_norm=0.01/h", ":out_gate=element", ":out_gate=head",
+                               ":out_norm=1e-05/h:out_gate=element", ":sinks:ragged:out_norm=0.1:out_gate=element",
+                               ":key_lengths:out_norm=0.1/h:out_gate=head", ":ragged:blhd:out_gate=element",
+                               ":bias=bool/bk:page=8:ragged:dropout=0.5:out_norm=1e-05:out_gate=head"})
+    for (const char* mask : {"", ":causal_top_left", ":causal_bottom_right", ":window=9/3"}) {
+      FeatureCase one(kShape + mask + features);
+      run(one.problem(), one.tensors());
+      one.check(3e-4);  // a norm multiplies by some ten what is off by 3e-5
+    }
+}
+
+// A program of dim_v 16 on V of 11 columns: the mean of squares is that of 11, and gates have as many.
+TEST_F(CpuFeatures, NormsAndGatesOfPaddedRowsAreOfTheirOwnColumns) {
+  for (const char* features : {":out_norm=1e-05", ":out_norm=0.01/h:out_gate=element", ":ragged:out_gate=element"}) {
+    FeatureCase one(std::string("b3h4hkv2l37k51d16dv11:fp32") + features);
+    run(one.problem(), one.tensors());
+    one.check(3e-4);
+  }
+}
+
+TEST_F(CpuFeatures, RowsThatSeeNothingAreZerosBehindANorm) {
+  FeatureCase one("b1h2l30k20d16:fp32:causal_bottom_right:out_norm=1e-20:out_gate=element");
+  run(one.problem(), one.tensors());
+  one.check(3e-4);
+  const auto* const o = static_cast<const float*>(one.tensors().o);
+  for (int i = 0; i < 10 * 16; ++i) ASSERT_EQ(o[i], 0) << i;
+}
+
 // Each tensor of a feature in turn is null, lies between two elements, is given to a problem without, or is written to.
 TEST_F(CpuFeatures, AddressesThatCannotBeAreNamed) {
   const auto expect = [](FeatureCase& one, const heed_problem& p, const std::string& words, auto change) {
@@ -282,6 +311,8 @@ TEST_F(CpuFeatures, AddressesThatCannotBeAreNamed) {
   each(":page=8", "page_table", &heed_tensors::page_table);
   each(":causal_top_left:prefix=8", "prefix_lengths", &heed_tensors::prefix_lengths);
   each(":relative=32/128", "relative_bias", &heed_tensors::relative_bias);
+  each(":out_gate=element", "out_gate", &heed_tensors::out_gate);
+  each(":out_norm=1e-5", "out_norm_weight", &heed_tensors::out_norm_weight);
   each(":blocks=64", "block_counts", &heed_tensors::block_counts);
   each(":blocks=64", "block_indices", &heed_tensors::block_indices);
   FeatureCase paged(kShape + ":ragged:page=8");
@@ -364,10 +395,12 @@ TEST_F(CpuFeatures, RowsPastARaggedTensorAreRefused) {
 TEST_F(CpuFeatures, APlanSaysWhatElseItsProgramCanDo) {
   FeatureCase one(kShape + ":softcap=3:sinks");
   heed_plan* plan = plan_of(one.problem());
-  EXPECT_THAT(reason_of(plan), ::testing::HasSubstr("it was built with biases or a mask tensor and ALiBi slopes and "
-                                                    "lengths of batch entries and paged keys and values and lists of "
-                                                    "blocks of keys and prefixes that all rows see and dropout "
-                                                    "and tables of relative-position biases too"));
+  EXPECT_THAT(reason_of(plan),
+              ::testing::HasSubstr("it was built with biases or a mask tensor and ALiBi slopes and "
+                                   "lengths of batch entries and paged keys and values and lists of "
+                                   "blocks of keys and prefixes that all rows see and dropout "
+                                   "and tables of relative-position biases and norms of output rows and output gates "
+                                   "too"));
   heed_plan_info info;
   heed_plan_info_init(&info);
   ASSERT_EQ(heed_plan_get_info(plan, &info), HEED_OK);

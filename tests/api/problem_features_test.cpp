@@ -47,6 +47,36 @@ TEST(Features, RelativeBiasesThatCannotBeAreRefused) {
   expect_refused(p, HEED_INVALID_ARGUMENT, "HEED_RELATIVE_PAST is given without HEED_HAS_RELATIVE_BIAS");
 }
 
+TEST(Features, NormsThatCannotBeAreRefused) {
+  heed_problem p = cpu_problem("b2h4l8k16d16:fp32:out_norm=1e-5");
+  for (const double eps : {0.0, -1e-5, 1e-31, 1e31, double{NAN}, double{INFINITY}}) {
+    p.out_norm_eps = eps;
+    expect_refused(p, HEED_INVALID_PROBLEM, "the eps of a norm of output rows is");
+  }
+  p.out_norm_eps = 1e-5;
+  p.flags = HEED_OUT_NORM_BY_HEAD;
+  expect_refused(p, HEED_INVALID_ARGUMENT, "HEED_OUT_NORM_BY_HEAD is given without HEED_HAS_OUT_NORM");
+  p.flags = 0;
+  expect_refused(p, HEED_INVALID_ARGUMENT, "out_norm_eps is 1e-05 without HEED_HAS_OUT_NORM");
+}
+
+TEST(Features, GatesThatCannotBeAreRefused) {
+  heed_problem p = cpu_problem("b2h4l8k16d16:fp32:out_gate=element");
+  p.out_gate_strides.dim = 2;
+  expect_refused(p, HEED_INVALID_ARGUMENT, "out_gate_strides.dim is 2; it must be 1");
+  p.out_gate_strides.dim = 1;
+  p.out_gate_strides.head = -1;
+  expect_refused(p, HEED_INVALID_ARGUMENT, "the head stride of the output gate is -1");
+  p.out_gate_strides.head = std::int64_t{1} << 61;
+  expect_refused(p, HEED_INVALID_PROBLEM, "the strides of the output gate reach beyond 2^60 bytes");
+  // Shared among whatever there is.
+  p.out_gate_strides = {};
+  EXPECT_EQ(text_of(p), "b2h4l8k16d16:fp32:out_gate=head");
+  p.out_gate_strides.row = 16;
+  p.flags = 0;
+  expect_refused(p, HEED_INVALID_ARGUMENT, "out_gate_strides are given without HEED_HAS_OUT_GATE");
+}
+
 TEST(Features, BiasesThatCannotBeAreRefused) {
   heed_problem p = cpu_problem("b2h4l8k16d16:fp32", HEED_HAS_BIAS);
   for (const int dtype : {-1, 7, 44}) {
@@ -162,15 +192,26 @@ TEST(Features, ListsOfBlocksThatCannotBeAreRefused) {
 }
 
 TEST(Features, AreSpelledAsTheCommandLineDoes) {
-  for (const char* text :
-       {"b2h4hkv2l8k50d16:fp32:softcap=30", "b2h4l8k50d16:bf16:bias=fp16/hlk", "b2h4l8k50d16:fp16:bias=fp32",
-        "b2h4l8k50d16:fp16:bias=bool/bk", "b2h4l8k50d16:fp16:bias=bf16/l", "b2h4l8k50d16:fp32:alibi:sinks:key_lengths",
-        "b2h4l8k50d16:fp16:causal_bottom_right:ragged", "b2h4l8k50d16:fp16:window=9/3:blhd:ragged",
-        "b2h4l8k50d16:fp16:softcap=2.5:bias=bool/bhlk:alibi:sinks:key_lengths:page=16",
-        "b2h4l8k50d16:fp16:blhd:key_lengths:ragged:page=16", "b2h4l200k300d16:fp16:blocks=128",
-        "b2h4l8k50d16:fp16:causal_top_left:prefix=50", "b2h4l8k50d16:fp16:dropout=0.1",
-        "b2h4l8k50d16:fp16:relative=32/128", "b2h4l8k50d16:fp16:relative=32/128/past:alibi",
-        "b2h4l200k300d16:fp16:sinks:blocks=64x128//bh"})
+  for (const char* text : {"b2h4hkv2l8k50d16:fp32:softcap=30",
+                           "b2h4l8k50d16:bf16:bias=fp16/hlk",
+                           "b2h4l8k50d16:fp16:bias=fp32",
+                           "b2h4l8k50d16:fp16:bias=bool/bk",
+                           "b2h4l8k50d16:fp16:bias=bf16/l",
+                           "b2h4l8k50d16:fp32:alibi:sinks:key_lengths",
+                           "b2h4l8k50d16:fp16:causal_bottom_right:ragged",
+                           "b2h4l8k50d16:fp16:window=9/3:blhd:ragged",
+                           "b2h4l8k50d16:fp16:softcap=2.5:bias=bool/bhlk:alibi:sinks:key_lengths:page=16",
+                           "b2h4l8k50d16:fp16:blhd:key_lengths:ragged:page=16",
+                           "b2h4l200k300d16:fp16:blocks=128",
+                           "b2h4l8k50d16:fp16:causal_top_left:prefix=50",
+                           "b2h4l8k50d16:fp16:dropout=0.1",
+                           "b2h4l8k50d16:fp16:out_norm=1e-05",
+                           "b2h4l8k50d16:fp16:blhd:ragged:out_norm=0.5/h:out_gate=element",
+                           "b2h4l8k50d16:fp16:ragged:out_gate=head",
+                           "b2h4l8k50d16:fp16:out_gate=head",
+                           "b2h4l8k50d16:fp16:relative=32/128",
+                           "b2h4l8k50d16:fp16:relative=32/128/past:alibi",
+                           "b2h4l200k300d16:fp16:sinks:blocks=64x128//bh"})
     EXPECT_EQ(text_of(cpu_problem(text)), to_string(parse_workload(text))) << text;
 }
 

@@ -158,7 +158,9 @@ TEST_F(GpuFeatures, LaunchesOfABatchHaveTheirEntriesArrays) {
 // log-sum-exps behind those of all rows of the heads before.
 TEST_F(GpuFeatures, LaunchesOfHeadsHaveTheirHeadsArrays) {
   heed_problem p = gpu_problem(
-      "b2h65537hkv1l1d64:fp16:ragged:key_lengths:page=1:bias=fp16/h:sinks:alibi:relative=32/128", HEED_WANTS_LSE);
+      "b2h65537hkv1l1d64:fp16:ragged:key_lengths:page=1:bias=fp16/h:sinks:alibi:relative=32/128:out_norm=1/"
+      "h:out_gate=element",
+      HEED_WANTS_LSE);
   p.total_q = 2;
   const Made made(p, kFamily);
   ASSERT_NE(made.plan, nullptr);
@@ -172,8 +174,11 @@ TEST_F(GpuFeatures, LaunchesOfHeadsHaveTheirHeadsArrays) {
   std::vector<float> lse(2 * 65537);
   std::vector<float> others(3 * 65538);
   const std::vector<float> tables(32 * 65537);
+  const std::vector<float> weights(64 * 65537);
   t.lse = lse.data();
   t.relative_bias = tables.data();
+  t.out_norm_weight = weights.data();
+  t.out_gate = begin;
   t.bias = others.data();
   t.alibi_slopes = others.data() + 65538;
   t.sinks = others.data() + 2 * 65538;
@@ -193,6 +198,8 @@ TEST_F(GpuFeatures, LaunchesOfHeadsHaveTheirHeadsArrays) {
   EXPECT_EQ(seen.alibi_slopes, t.alibi_slopes + 65535);
   EXPECT_EQ(seen.sinks, t.sinks + 65535);
   EXPECT_EQ(seen.relative_bias, t.relative_bias + 32 * 65535);
+  EXPECT_EQ(seen.out_norm_weight, t.out_norm_weight + 64 * 65535);
+  EXPECT_EQ(seen.out_gate, begin + p.out_gate_strides.head * 2 * 65535);
   EXPECT_EQ(seen.cu_seqlens_q, t.cu_seqlens_q);
 }
 

@@ -89,6 +89,21 @@ void by_definition(const Workload& w, const InputValues& values, const RowIndex&
     for (std::size_t d = 0; d < mean.size(); ++d) mean[d] += kept * p * static_cast<long double>(rounded(v[d]));
   }
   for (std::size_t d = 0; d < mean.size(); ++d) out[d] = sum > 0 ? static_cast<double>(mean[d] / sum) : 0.0;
+  if (w.out_norm) {
+    long double squares = 0;
+    for (const double x : out) squares += static_cast<long double>(x) * static_cast<long double>(x);
+    const long double root =
+        std::sqrt(squares / static_cast<long double>(w.dim_v) + static_cast<long double>(w.out_norm->eps));
+    const float* weight =
+        values.out_norm_weight.data() + (w.out_norm->by_head ? static_cast<std::size_t>(at.head * w.dim_v) : 0);
+    for (std::size_t d = 0; d < out.size(); ++d)
+      out[d] = static_cast<double>(static_cast<long double>(out[d]) / root * static_cast<long double>(weight[d]));
+  }
+  for (std::size_t d = 0; d < out.size() && w.out_gate != OutGate::none; ++d) {
+    const auto row = static_cast<std::size_t>((at.batch * w.heads + at.head) * w.len_q + at.row);
+    const float gate = rounded(values.out_gate[w.out_gate == OutGate::head ? row : row * out.size() + d]);
+    out[d] /= 1 + std::exp(-static_cast<double>(gate));
+  }
   lse = sum > 0 ? static_cast<double>(std::log(sum)) : -std::numeric_limits<double>::infinity();
 }
 
@@ -143,7 +158,10 @@ INSTANTIATE_TEST_SUITE_P(
         "b1h2l200k90d8:fp32:causal_bottom_right:relative=32/128/past",
         "b9h2l130k150d8:fp32:ragged:relative=8/40:alibi:bias=fp16/hlk", "b2h4hkv2l90k60d16:fp32:dropout=0.5",
         "b1h2l60k50d8:fp16:causal_top_left:dropout=0.25:sinks", "b9h2l30k50d8:fp32:ragged:window=9:dropout=0.75",
-        "b1h2l30k50d8:fp32:dropout=1",
+        "b1h2l30k50d8:fp32:dropout=1", "b2h4hkv2l50k60d16:fp32:out_norm=1e-05",
+        "b2h2l60k50d8:fp32:causal_bottom_right:out_norm=0.01/h:out_gate=head", "b2h2l60k50d8:fp16:out_gate=element",
+        "b9h2l30k50d8:fp32:ragged:sinks:out_norm=1e-05/h:out_gate=element",
+        "b9h2l30k50d8:fp32:ragged:blhd:out_gate=head",
         "b7h2l1k70d8:bf16:key_lengths:page=64:softcap=3:bias=fp32/bk:alibi:sinks:window=30"),
     [](const auto& one) { return "W" + std::to_string(one.index); });
 

@@ -58,7 +58,8 @@ TEST_F(FeaturePrograms, WhatIsToSpareIsTold) {
   EXPECT_THAT(
       one.select(parse_workload(kWorkload + ":softcap=30:bias=fp32:alibi:sinks:page=16")).reason,
       ::testing::HasSubstr("it was built with lengths of batch entries and lists of blocks of keys and prefixes "
-                           "that all rows see and dropout and tables of relative-position biases too"));
+                           "that all rows see and dropout and tables of relative-position biases and norms of "
+                           "output rows and output gates too"));
   EXPECT_THAT(one.select(with_features(parse_workload(kWorkload), kAllFeatures)).reason,
               ::testing::Not(::testing::HasSubstr("it was built with")));
 }

@@ -58,6 +58,10 @@ struct FeatureShape {
   double dropout = 0;              ///< the probability of dropping
   int cut_keys = 0;                ///< FeatureParams::dropout_first_key
   std::optional<RelativeBuckets> relative = {};
+  int norm = 0;  ///< of output rows; 1: heads share weights, 2: each has its own
+  float norm_eps = 1e-5F;
+  int gate = 0;         ///< of outputs; 1: of elements, 2: of rows
+  int out_columns = 0;  ///< 0: as many as the head dim; values behind them are zeros
 };
 
 /// Where an entry's rows and keys lie, and how many it has.

@@ -58,6 +58,7 @@ class FeatureTensors {
       p_.relative_bias = relative_.data();
       p_.relative_buckets = *shape.relative;
     }
+    make_output();
     const auto given = [](const auto& numbers) { return numbers.empty() ? nullptr : numbers.data(); };
     p_.sinks = given(shape_.sinks);
     p_.cu_seqlens_q = given(shape_.cu_q);
@@ -201,10 +202,43 @@ class FeatureTensors {
           if (is_seen(b, head, j))
             for (int c = 0; c < problem_.head_dim; ++c) {
               k_.set(key_place(b, head, j) + at(c), normal());
-              v_.set(key_place(b, head, j) + at(c), normal());
+              v_.set(key_place(b, head, j) + at(c), c < columns() ? normal() : 0.0F);
             }
     p_.k = k_.data();
     p_.v = v_.data();
+  }
+
+  // ---- norms and gates: gates lie apart from each other, with NaN between rows and behind the last of an entry
+  [[nodiscard]] int columns() const { return shape_.out_columns != 0 ? shape_.out_columns : problem_.head_dim; }
+  [[nodiscard]] std::size_t gate_place(int b, int h, int row, int column) const {
+    const FeatureEntry& e = entries_[at(b)];
+    const TensorStrides& s = gate_strides_;
+    return at((shape_.cu_q.empty() ? b * s.batch : 0) + h * s.head + (e.first_q + row) * s.row +
+              (shape_.gate == 1 ? column : 0));
+  }
+  void make_output() {
+    p_.out_columns = columns();
+    if (shape_.norm != 0) {
+      for (int i = 0; i < (shape_.norm == 2 ? shape_.heads : 1) * columns(); ++i)
+        weights_.push_back(1 + normal() * 0.25F);
+      p_.out_norm_weight = weights_.data();
+      p_.out_norm_head = shape_.norm == 2 ? columns() : 0;
+      p_.out_norm_eps = shape_.norm_eps;
+    }
+    if (shape_.gate == 0) return;
+    p_.out_gate_column = shape_.gate == 1 ? 1 : 0;
+    const long long pitch = (shape_.gate == 1 ? columns() : 1) + 3;
+    const bool packed = !shape_.cu_q.empty();
+    const long long rows = packed ? *std::max_element(shape_.cu_q.begin(), shape_.cu_q.end()) : shape_.len_q;
+    p_.out_gate_strides = gate_strides_ = {packed ? -1 : rows * shape_.heads * pitch, pitch, shape_.heads * pitch};
+    gates_ = Elements(problem_.element, at((packed ? 1 : shape_.batch) * rows * shape_.heads * pitch));
+    for (int b = 0; b < shape_.batch; ++b)
+      for (int h = 0; h < shape_.heads; ++h)
+        for (int i = 0; i < entries_[at(b)].len_q; ++i)
+          for (int c = 0; c < (shape_.gate == 1 ? columns() : 1); ++c)
+            gates_.set(gate_place(b, h, i, c),
+                       i % 7 == 6 && c == 0 ? (i % 2 == 0 ? INFINITY : -INFINITY) : normal() * 2);
+    p_.out_gate = gates_.data();
   }
 
   /// Shuffled pages, of which three are nobody's. Of the first and the last page the table has numbers that are out of
@@ -319,6 +353,9 @@ class FeatureTensors {
   std::vector<float> lse_;
   std::vector<float> slopes_;
   std::vector<float> relative_;
+  std::vector<float> weights_;
+  Elements gates_;
+  TensorStrides gate_strides_{};
   std::vector<std::byte> bias_;
   std::vector<int> table_;
   std::vector<std::vector<int>> pages_;  ///< of an entry

@@ -32,7 +32,8 @@ std::string programs() {
   for (const char* shape :
        {"b1h2l64d64:fp16", "b1h2l64d64:fp32:causal_top_left", "b1h2l64d16:bf16:window=9",
         "b1h2l64d64:fp16:softcap=30:bias=fp32:alibi:sinks:key_lengths:page=16", "b1h2l64d64:fp16:dropout=0.5",
-        "b1h2l64d64:fp16:relative=32/128", "b1h2l64d64:fp16:quantised=qkv/e4m3/head"}) {
+        "b1h2l64d64:fp16:relative=32/128", "b1h2l64d64:fp16:out_norm=1e-5:out_gate=element",
+        "b1h2l64d64:fp16:quantised=qkv/e4m3/head"}) {
     const Workload w = parse_workload(shape);
     const Family& family = find_family("fwd_cpu");
     dispatch::ProgramRecord record;
@@ -100,8 +101,13 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     problem.q_strides = problem.k_strides = problem.v_strides = problem.o_strides = {};
     problem.block_count_strides = {};
     problem.block_index_strides = {0, 0, 0, 1};
+    problem.out_gate_strides = {0, 0, 0, problem.out_gate_strides.dim & 1};  // one row for all
   }
-  if ((choices & 4) != 0) problem.flags &= HEED_WANTS_LSE;
+  if ((choices & 4) != 0) {
+    problem.flags &= HEED_WANTS_LSE;
+    problem.out_gate_strides = {};
+    problem.out_norm_eps = 0;
+  }
   heed_options options;
   heed_options_init(&options);
   std::string variant;
@@ -149,6 +155,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     if ((given & HEED_HAS_RELATIVE_BIAS) != 0 &&
         problem.relative_buckets <= 65536 / std::max<std::int64_t>(problem.heads, 1))
       t.relative_bias = numbers;
+    if ((given & HEED_HAS_OUT_GATE) != 0 && (choices & 2) != 0) t.out_gate = numbers;
+    if ((given & HEED_HAS_OUT_NORM) != 0) t.out_norm_weight = numbers;
     const auto* const whole = reinterpret_cast<const std::int32_t*>(numbers);
     if ((given & HEED_RAGGED) != 0) t.cu_seqlens_q = whole;
     if ((given & HEED_RAGGED) != 0 && (given & HEED_PAGED) == 0) t.cu_seqlens_k = whole;

@@ -87,6 +87,7 @@ class Imports(unittest.TestCase):
         "routing": {"torch", "heed"},
         "unfused": {"torch", "heed", "heed.relative_bias"},
         "relative_bias": {"torch"},
+        "output": {"torch"},
         "blocks": {"torch"},
         "reference": {"torch"},
         "contenders": {"torch", "heed.launch"},

@@ -16,7 +16,8 @@ TEST(WorkloadFeatures, EveryTextReadsBackTheSame) {
         "b2h4l64d64:fp16:bias=fp16/hlk", "b2h4l64d64:fp16:bias=bf16/", "b2h4l64d64:fp32:causal_top_left:alibi:sinks",
         "b2h4l64d64:fp16:causal_bottom_right:window=9:key_lengths", "b2h4l64d64:fp16:blhd:ragged",
         "b2h4l64d64:fp16:causal_top_left:prefix=30", "b2h4l64d64:fp16:sinks:dropout=0.1", "b2h4l64d64:fp16:dropout=1",
-        "b2h4l64d64:fp16:relative=32/128", "b2h4l64d64:fp16:relative=8/40/past:alibi",
+        "b2h4l64d64:fp16:out_norm=1e-05", "b2h4l64d64:fp16:sinks:out_norm=0.001/h:out_gate=element",
+        "b2h4l64d64:fp16:out_gate=head", "b2h4l64d64:fp16:relative=32/128", "b2h4l64d64:fp16:relative=8/40/past:alibi",
         "b2h4l1k64d64:fp16:scale=0.5:softcap=2.5:bias=fp32/bl:alibi:sinks:key_lengths:page=16"})
     EXPECT_EQ(to_string(parse_workload(text)), text);
   // In any order.
@@ -52,6 +53,19 @@ TEST(WorkloadFeatures, PartsThatCannotBeAreNamed) {
                                     {"relative=33/128", "33 buckets"},
                                     {"relative=32/4", "distance of 4"},
                                     {"relative=32/128:relative=32/128", "twice"},
+                                    {"out_norm=0", "eps of a norm of output rows is 0"},
+                                    {"out_norm=-1e-5", "-1e-05"},
+                                    {"out_norm=nan", "nan"},
+                                    {"out_norm=inf", "inf"},
+                                    {"out_norm=1e-31", "1e-30 to 1e30"},
+                                    {"out_norm=x", "x"},
+                                    {"out_norm=", "not a number"},
+                                    {"out_norm=1e-5/b", "out_norm=EPS/h"},
+                                    {"out_norm=1:out_norm=1", "twice"},
+                                    {"out_gate", "out_gate"},
+                                    {"out_gate=none", "element or head"},
+                                    {"out_gate=row", "element or head"},
+                                    {"out_gate=head:out_gate=element", "twice"},
                                     {"dropout=0", "none"},
                                     {"dropout=1.5", "dropout=1.5"},
                                     {"dropout=-0.1", "dropout=-0.1"},
@@ -104,6 +118,13 @@ TEST(WorkloadFeatures, RowsSeeThePrefixThatARightBoundHides) {
   Workload listed = w;
   listed.blocks = BlockPattern{.rows = 64, .keys = 64, .stride = 1};  // all blocks
   EXPECT_DOUBLE_EQ(listed.visible_scores(), scores);
+}
+
+TEST(WorkloadFeatures, TheBytesOfGatesCount) {
+  const double without = parse_workload("b2h4l64k32d64").bytes();
+  EXPECT_EQ(parse_workload("b2h4l64k32d64:out_gate=element").bytes() - without, 2.0 * 4 * 64 * 64 * 2);
+  EXPECT_EQ(parse_workload("b2h4l64k32d64:out_gate=head").bytes() - without, 2.0 * 4 * 64 * 2);
+  EXPECT_EQ(parse_workload("b2h4l64k32d64:out_norm=1e-5").bytes(), without);
 }
 
 TEST(WorkloadFeatures, TheBytesOfABiasCount) {

@@ -2,6 +2,7 @@
 /// their partial outputs have met in shared memory and become one in fp32.
 #pragma once
 
+#include "kernels/attention/output.cuh"
 #include "kernels/attention/score_rows.cuh"
 #include "kernels/attention/softmax.cuh"
 #include "kernels/ptx/math.cuh"
@@ -72,6 +73,16 @@ struct Merge : Products<kConfig, kProblem> {
       return attention::exact_inverse_or_zero(sum);
   }
 
+  /// Norms and gates row h of a fragment, which a quad holds.
+  __device__ __forceinline__ void finish_output(float (&out)[kOutTiles][4], int h, float inverse, int row) const {
+    attention::finish_output<kProblem, 4, 2 * kOutTiles>(
+        params, {batch, head, row, row < params.len_q}, inverse,
+        [&](int i) -> float& { return out[i / 2][2 * h + i % 2]; },
+        [&](int i) {
+          return kBytes == 4 ? tile::out_column_fp32(lane, i / 2, i % 2) : 8 * (i / 2) + 2 * (lane % 4) + i % 2;
+        });
+  }
+
   /// Puts a finished row of a fragment in fp32 where it leaves from: shared memory or O.
   __device__ __forceinline__ void put_chunks(const float (&out)[kOutTiles][4], int h, float inverse, int row_in_block,
                                              int row) const {
@@ -99,8 +110,12 @@ struct Merge : Products<kConfig, kProblem> {
       for (int h = 0; h < 2; ++h) {
         const int row_in_warp = 16 * m + lane / 4 + 8 * h;
         const int row = warp_row + row_in_warp;
-        const float inverse = finish_row(rows.row_max[m][h], rows.row_sum[m][h]);
+        float inverse = finish_row(rows.row_max[m][h], rows.row_sum[m][h]);
         const float sum = rows.row_sum[m][h];
+        if constexpr (changes_output(kProblem.features)) {
+          finish_output(out[m], h, inverse, row);
+          inverse = 1.0F;
+        }
         if (lane % 4 == 0) store_lse(row, rows.row_max[m][h], sum);
         if constexpr (kBytes == 4) {
           put_chunks(out[m], h, inverse, warp * kConfig.warp_rows + row_in_warp, row);
@@ -176,7 +191,13 @@ struct Merge : Products<kConfig, kProblem> {
         attention::add_weighted(merged, weight, low);
         attention::add_weighted(merged + 4, weight, high);
       }
-      const float inverse = finish_row(row_max, sum);
+      float inverse = finish_row(row_max, sum);
+      if constexpr (changes_output(kProblem.features)) {
+        attention::finish_output<kProblem, kPieces, 8>(
+            params, {batch, head, first_row + row, first_row + row < params.len_q}, inverse,
+            [&](int i) -> float& { return merged[i]; }, [&](int i) { return 8 * piece + i; });
+        inverse = 1.0F;
+      }
       if (piece == 0) store_lse(first_row + row, row_max, sum);
       if constexpr (kBytes == 4) {
 #pragma unroll

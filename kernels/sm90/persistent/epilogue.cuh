@@ -8,6 +8,7 @@
 /// two floats a row: row maximum and sum, or between blocks the log2-sum-exp and nothing.
 #pragma once
 
+#include "kernels/attention/output.cuh"
 #include "kernels/attention/softmax.cuh"
 #include "kernels/ptx/cluster.cuh"
 #include "kernels/ptx/math.cuh"
@@ -21,7 +22,8 @@ namespace heed::sm90_persistent {
 template <const Config& kConfig, const Problem& kProblem>
 struct Epilogue : Slices<kConfig, kProblem> {
   using Base = Slices<kConfig, kProblem>;
-  using Base::at, Base::layout, Base::first_half, Base::passed_by, Base::to_state, Base::slice, Base::state;
+  using Base::at, Base::layout, Base::first_half, Base::passed_by, Base::to_state, Base::slice, Base::state,
+      Base::target;
   using Base::kGroups, Base::kInCluster, Base::kDim, Base::kRowSlices, Base::kTiles, Base::kHalves,
       Base::kSliceRegisters, Base::kPieces, Base::kPieceBytes;
   using Base::write, Base::write_log_sums;
@@ -51,11 +53,26 @@ struct Epilogue : Slices<kConfig, kProblem> {
     } else {
       merge(acc_o, row_max, row_sum, kept, log2_sum);
     }
+    if constexpr (changes_output(kProblem.features)) finish(kept);
     write(kept);
     write_log_sums(log2_sum);
   }
 
  private:
+  /// Norms and gates the rows of a slice, each of which a quad holds.
+  __device__ __forceinline__ void finish(float (&kept)[kSliceRegisters]) const {
+    static_assert(!kProblem.features.out_norm || column_slices(kConfig) == 1, "a quad has all columns of a row");
+    const int first_column = at.kv_group / kRowSlices * Base::kSliceColumns;
+#pragma unroll
+    for (int h = 0; h < kHalves; ++h) {
+      const int row = at.row + 8 * (first_half() + h);
+      attention::finish_output<kProblem, 4, 2 * kTiles>(
+          *target.params, {at.batch, at.head, row, row < target.len_q}, 1.0F,
+          [&](int i) -> float& { return kept[2 * (kHalves * (i / 2) + h) + i % 2]; },
+          [&](int i) { return first_column + 8 * (i / 2) + 2 * (at.lane % 4) + i % 2; });
+    }
+  }
+
   /// Where register i of a slice lies in the output.
   __device__ __forceinline__ static constexpr int place_of(int slice, int i) {
     return kRowSlices == 1 ? i : (slice / 2 * kTiles + i / 2) * 4 + slice % 2 * 2 + i % 2;

@@ -34,6 +34,8 @@ HEED_HOST_DEVICE constexpr Config canonical(Config c, const Problem& problem) {
       c.tile_order = TileOrder::row_major;
     if (c.mask_path == MaskPath::separate_loop) c.mask_path = MaskPath::branch;
   }
+  // A row's squares are added up by the quad of lanes that holds it. Of four KV groups each keeps half of its columns.
+  if (problem.features.out_norm && column_slices(c) > 1) c.kv_groups = 2;
   if (reads_past_keys(problem.features)) {
     // Consumer warpgroups of a pair hand tiles over that are not the first of their order, and the last rows of an
     // entry are followed by those of the next, which no store may touch that is not asked row by row.

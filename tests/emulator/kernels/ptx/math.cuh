@@ -28,6 +28,9 @@ inline unsigned add_rn_f16x2(unsigned x, unsigned y) {
 inline float rcp_approx_ftz(float x) {
   return flushed(1.0F / flushed(x));
 }
+inline float rsqrt_approx_ftz(float x) {
+  return 1.0F / std::sqrt(flushed(x));
+}
 template <Element kElement>
 unsigned cvt_rn_x2(float low, float high) {
   constexpr bool kBf16 = kElement == Element::bf16;
