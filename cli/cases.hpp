@@ -19,7 +19,8 @@ struct Case {
 
 /// The cases of a file, one a line; '#' starts a comment. A line is a workload, or `qkv=FILE` and what the file does
 /// not say: `qkv=minilm/layer0.safetensors:bf16:causal_top_left` takes the shape from the tensors of that file, whose
-/// path begins at the case file's folder, and rounds them to bf16. @throws Error(usage), Error(invalid_input)
+/// path begins at the case file's folder, and rounds them to bf16; `:d64` puts zeros behind rows, up to head dim 64,
+/// and leaves the softmax scale. @throws Error(usage), Error(invalid_input)
 std::vector<Case> read_cases(const std::string& path);
 
 /// The workloads of a file whose lines name no tensors. @throws Error(usage) with the line that does

@@ -26,12 +26,12 @@ TEST_F(Minilm, FwdCpuIsAsExactAsTheUnfusedComputation) {
                    "--seed 3 --evidence " + evidence + " " + cache());
   ASSERT_EQ(run.code, 0) << run.err;
   EXPECT_THAT(run.err, ::testing::HasSubstr(" of minilm/layer0_long.safetensors"));
-  EXPECT_THAT(run.err, ::testing::HasSubstr("0 of 17 over the bar of 1.25x and 1.1x"));
+  EXPECT_THAT(run.err, ::testing::HasSubstr("0 of 22 over the bar of 1.25x and 1.1x"));
   const auto json = nlohmann::json::parse(run.out);
-  EXPECT_EQ(json["results"].size(), 17U);
+  EXPECT_EQ(json["results"].size(), 22U);
   EXPECT_EQ(json["results"][0]["tensors"], "layer0.safetensors");
   const auto rows = nlohmann::json::parse(read_file(evidence, ErrorCode::internal))["rows"];
-  ASSERT_EQ(rows.size(), 17U);
+  ASSERT_EQ(rows.size(), 22U);
   for (const auto& row : rows) EXPECT_GT(row["times_unfused"]["rel_rms"].get<double>(), 0.5) << row;
 }
 
@@ -81,6 +81,7 @@ TEST_F(Minilm, CaseFilesNameTensorsByTheirOwnFolder) {
   const auto refused = [&](const std::string& line, int code, const std::string& words) {
     expect_refusal("verify fwd_cpu --device cpu --cases " + case_file(line) + " " + cache(), code, words);
   };
+  refused("qkv=real/layer5.safetensors:d16", 2, "d pads rows to more");
   refused("qkv=", 2, "names no file");
   refused("qkv=real/none.safetensors", 1, "none.safetensors");
   refused("qkv=real/layer5.safetensors:fp8", 2, "fp8");
