@@ -52,9 +52,9 @@ TEST_F(Minilm, AKernelThatRoundsOnceMoreIsOverTheBar) {
       "judge --family fwd_cpu:unit=vector --shape b1h2l96d32:fp16 --measure-limit 0.1 "
       "--json --patch " +
       patch + " " + db() + " " + cache());
-  const auto judgement = nlohmann::json::parse(judged.out, nullptr, /*allow_exceptions=*/false);
+  auto judgement = nlohmann::json::parse(judged.out, nullptr, /*allow_exceptions=*/false);
   ASSERT_TRUE(judgement.is_object()) << judged.err;
-  ASSERT_EQ(judgement["verdict"], "ok") << judged.out;
+  ASSERT_EQ(judgement["verdict"], "ok") << judged.out << judged.err;
   const std::string verify =
       fmt::format("verify t{} --device cpu --seed 3 --cases {} {} {}", judgement["trial"].get<int>(),
                   case_file("qkv=" + kCases + "minilm/layer1.safetensors\n"), db(), cache());
