@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
 
 #include "base/files.hpp"
 #include "base/random.hpp"
@@ -21,6 +22,7 @@ constexpr double kCalibrationFlops = 0.3e9;  // of the oracle, for one mode and 
 
 struct CalibrateOptions {
   WorkloadOptions workload;
+  std::vector<std::string> files;  // of --qkv, which calibrate takes several times
   std::vector<std::string> modes;
   std::uint64_t seed = 0;
   double most = 0;
@@ -35,10 +37,25 @@ constexpr verify::InputClass kCalibrationInputs[] = {
     verify::InputClass::normal,          verify::InputClass::outliers, verify::InputClass::outlier_channel,
     verify::InputClass::channel_offsets, verify::InputClass::peaked,   verify::InputClass::attention_sink};
 
+// One kind of inputs, or the tensors of one file.
+struct Inputs {
+  std::string name;
+  Workload workload;
+  std::string digest;  // of tensors; empty for drawn inputs
+  verify::InputValues values;
+};
+
 struct Cost {
-  std::string_view mode;
-  std::string inputs;
+  const quantise::Mode* mode;
+  const Inputs* inputs;
   verify::Accuracy accuracy;
+};
+
+// What is chosen for inputs: the mode whose relative RMS error is least, if that is at most what is asked for.
+struct Choice {
+  const quantise::Mode* best = nullptr;
+  double rel_rms = 0;
+  bool is_chosen = false;
 };
 
 // Relative RMS errors, a line for each mode and a column for each kind of inputs.
@@ -46,10 +63,10 @@ std::string table_of(const std::vector<Cost>& costs) {
   std::vector<std::string> titles = {"relative RMS error"};
   std::vector<std::pair<std::string_view, std::vector<std::string>>> lines;
   for (const Cost& cost : costs) {
-    if (std::find(titles.begin(), titles.end(), cost.inputs) == titles.end()) titles.push_back(cost.inputs);
-    const auto line = std::find_if(lines.begin(), lines.end(), [&](const auto& one) { return one.first == cost.mode; });
-    auto& cells =
-        line == lines.end() ? lines.emplace_back(cost.mode, std::vector{std::string(cost.mode)}).second : line->second;
+    if (std::find(titles.begin(), titles.end(), cost.inputs->name) == titles.end()) titles.push_back(cost.inputs->name);
+    const std::string_view mode = cost.mode->name;
+    const auto line = std::find_if(lines.begin(), lines.end(), [&](const auto& one) { return one.first == mode; });
+    auto& cells = line == lines.end() ? lines.emplace_back(mode, std::vector{std::string(mode)}).second : line->second;
     cells.push_back(fmt::format("{:.1e}", cost.accuracy.rel_rms));
   }
   report::Table table(titles);
@@ -57,21 +74,99 @@ std::string table_of(const std::vector<Cost>& costs) {
   return table.str();
 }
 
+// Files are known by their names without folder and ending, or by their paths where two of those are equal.
+std::vector<std::string> names_of(const std::vector<std::string>& files) {
+  if (files.size() == 1) return {"given"};
+  std::vector<std::string> names;
+  for (const std::string& file : files) {
+    if (std::count(files.begin(), files.end(), file) > 1)
+      throw Error(ErrorCode::usage, fmt::format("--qkv {} is given twice; give each file once", file), file);
+    names.push_back(std::filesystem::path(file).stem().string());
+  }
+  std::vector<std::string> distinct = names;
+  std::sort(distinct.begin(), distinct.end());
+  return std::adjacent_find(distinct.begin(), distinct.end()) == distinct.end() ? names : files;
+}
+
+std::vector<Inputs> inputs_of(const CalibrateOptions& o, std::uint64_t seed) {
+  std::vector<Inputs> all;
+  const auto add_given = [&](const std::string& name, const WorkloadOptions& workload) {
+    const std::optional<QkvTensors> tensors = workload.tensors();
+    all.push_back({name, workload.workload(tensors), tensors->digest, verify::values_of(*tensors)});
+  };
+  const std::vector<std::string> names = names_of(o.files);
+  for (std::size_t i = 0; i < o.files.size(); ++i) {
+    WorkloadOptions one = o.workload;
+    one.qkv = o.files[i];
+    add_given(names[i], one);
+  }
+  if (o.files.empty() && o.workload.has_tensors()) add_given("given", o.workload);
+  if (!all.empty()) return all;
+  const Workload w = o.workload.workload(std::nullopt);
+  for (const verify::InputClass inputs : kCalibrationInputs)
+    all.push_back({std::string(to_string(inputs)), w, "", verify::make_inputs(w, inputs, substream(seed, 1))});
+  return all;
+}
+
+// The mode with the least of the largest errors over some inputs.
+Choice choose(const std::vector<const quantise::Mode*>& modes, const std::vector<Cost>& costs, double most,
+              const Inputs* only) {
+  Choice choice;
+  for (const quantise::Mode* mode : modes) {
+    double worst = 0;
+    for (const Cost& cost : costs)
+      if (cost.mode == mode && (only == nullptr || cost.inputs == only)) worst = std::max(worst, cost.accuracy.rel_rms);
+    if (choice.best == nullptr || worst < choice.rel_rms) choice = {mode, worst, false};
+  }
+  choice.is_chosen = most == 0 || choice.rel_rms <= most;
+  return choice;
+}
+
+std::string text_of(const Choice& choice, double most) {
+  if (choice.is_chosen)
+    return fmt::format("{}: {}; at most {:.2e} relative RMS; quantised={}\n", choice.best->name, choice.best->words,
+                       choice.rel_rms, choice.best->tensors);
+  return fmt::format("none: the best, {}, is off by {:.2e} relative RMS, more than {:.2e}\n", choice.best->name,
+                     choice.rel_rms, most);
+}
+
+nlohmann::json json_of(const Choice& choice) {
+  return choice.is_chosen ? nlohmann::json(choice.best->name) : nlohmann::json();
+}
+
+// To the file that precision= takes. Of several files the choice that serves all of them.
+void write_choices(const CalibrateOptions& o, const std::vector<Inputs>& inputs, const Choice& choice) {
+  nlohmann::json layer = {{"mode", json_of(choice)},
+                          {"workload", to_string(inputs.front().workload)},
+                          {"rel_rms", choice.rel_rms},
+                          {"heed", HEED_VERSION}};
+  if (o.most > 0) layer["most"] = o.most;
+  if (!inputs.front().digest.empty()) layer["tensors_digest"] = inputs.front().digest;
+  write_choice(o.choices, o.layer, std::move(layer));
+}
+
 int run(const CalibrateOptions& o) {
   expect_choices(o.choices, o.layer);
-  const std::optional<QkvTensors> tensors = o.workload.tensors();
-  const Workload w = o.workload.workload(tensors);
+  if (!o.layer.empty() && o.files.size() > 1)
+    throw Error(ErrorCode::usage, "--layer is of one file; give one --qkv", o.layer);
+  if (!o.files.empty() && (!o.workload.q.empty() || !o.workload.k.empty() || !o.workload.v.empty()))
+    throw Error(ErrorCode::usage, "give either --qkv or --q, --k and --v, not both", o.files.front());
   if (o.most < 0 || !(o.most == o.most))
     throw Error(ErrorCode::usage, fmt::format("--most {} is no relative RMS error; give a positive number", o.most),
                 std::to_string(o.most));
   std::vector<const quantise::Mode*> modes;
   for (const std::string& name : o.modes) modes.push_back(&quantise::find_mode(name));
+  const std::uint64_t seed = o.seed != 0 ? o.seed : fresh_seed() >> 1;
+  const std::vector<Inputs> inputs = inputs_of(o, seed);
+  // Every file is a choice of its own; drawn inputs are kinds that one mode has to serve.
+  const bool is_many = !inputs.front().digest.empty() && inputs.size() > 1;
+
   std::vector<std::string> refused;
   if (modes.empty())
     for (const quantise::Mode& mode : quantise::modes()) modes.push_back(&mode);
   std::erase_if(modes, [&](const quantise::Mode* mode) {
     try {
-      (void)quantise::quantised_by(w, *mode);
+      for (const Inputs& one : inputs) (void)quantise::quantised_by(one.workload, *mode);
       return false;
     } catch (const Error& error) {
       if (!o.modes.empty()) throw;
@@ -81,56 +176,45 @@ int run(const CalibrateOptions& o) {
   });
   if (modes.empty()) throw Error(ErrorCode::unsupported, "no mode quantises this workload: " + refused.front());
 
-  const std::uint64_t seed = o.seed != 0 ? o.seed : fresh_seed() >> 1;
-  const std::vector<RowIndex> rows = verify::choose_rows(w, kCalibrationFlops, seed);
   std::vector<Cost> costs;
-  const auto add = [&](const std::string& inputs, const verify::InputValues& values) {
+  std::size_t rows_of_o = 0;
+  for (const Inputs& one : inputs) {
+    const std::vector<RowIndex> rows = verify::choose_rows(one.workload, kCalibrationFlops, seed);
+    rows_of_o = std::max(rows_of_o, rows.size());
     for (const quantise::Mode* mode : modes) {
       check_interrupt();
-      costs.push_back({mode->name, inputs, verify::cost_of(w, *mode, values, rows, substream(seed, 2))});
+      costs.push_back({mode, &one, verify::cost_of(one.workload, *mode, one.values, rows, substream(seed, 2))});
     }
-  };
-  if (tensors)
-    add("given", verify::values_of(*tensors));
-  else
-    for (const verify::InputClass inputs : kCalibrationInputs)
-      add(std::string(to_string(inputs)), verify::make_inputs(w, inputs, substream(seed, 1)));
-
-  // The mode whose worst relative RMS error over the inputs is least.
-  const auto worst_of = [&](std::string_view mode) {
-    double worst = 0;
-    for (const Cost& cost : costs)
-      if (cost.mode == mode) worst = std::max(worst, cost.accuracy.rel_rms);
-    return worst;
-  };
-  const quantise::Mode* best = *std::min_element(
-      modes.begin(), modes.end(), [&](const auto* a, const auto* b) { return worst_of(a->name) < worst_of(b->name); });
-  const bool is_chosen = o.most == 0 || worst_of(best->name) <= o.most;
-
-  if (!o.choices.empty()) {
-    nlohmann::json layer = {{"mode", is_chosen ? nlohmann::json(best->name) : nlohmann::json()},
-                            {"workload", to_string(w)},
-                            {"rel_rms", worst_of(best->name)},
-                            {"heed", HEED_VERSION}};
-    if (o.most > 0) layer["most"] = o.most;
-    if (tensors) layer["tensors_digest"] = tensors->digest;
-    write_choice(o.choices, o.layer, std::move(layer));
   }
+  const Choice of_all = choose(modes, costs, o.most, nullptr);
+  std::vector<Choice> choices;  // of each file, where there are several
+  if (is_many)
+    for (const Inputs& one : inputs) choices.push_back(choose(modes, costs, o.most, &one));
+  const bool is_chosen = is_many
+                             ? std::all_of(choices.begin(), choices.end(), [](const Choice& c) { return c.is_chosen; })
+                             : of_all.is_chosen;
+
+  if (!o.choices.empty()) write_choices(o, inputs, of_all);
   if (o.json || !o.evidence.empty()) {
     nlohmann::json all = report::evidence_header("calibration", record::to_json(cpu_facts()), sources());
-    all.update({{"workload", to_string(w)},
-                {"seed", seed},
-                {"rows_of_o", rows.size()},
+    all.update({{"seed", seed},
+                {"rows_of_o", rows_of_o},
                 {"refused", refused},
-                {"chosen", is_chosen ? nlohmann::json(best->name) : nlohmann::json()},
+                {"chosen", json_of(of_all)},
                 {"rows", nlohmann::json::array()},
                 {"table", table_of(costs)}});
-    if (tensors) all["tensors_digest"] = tensors->digest;
+    if (!is_many) all["workload"] = to_string(inputs.front().workload);
+    if (!is_many && !inputs.front().digest.empty()) all["tensors_digest"] = inputs.front().digest;
+    for (std::size_t i = 0; i < choices.size(); ++i)
+      all["files"].push_back({{"name", inputs[i].name},
+                              {"workload", to_string(inputs[i].workload)},
+                              {"tensors_digest", inputs[i].digest},
+                              {"chosen", json_of(choices[i])}});
     for (const Cost& cost : costs) {
       nlohmann::json one = record::to_json(cost.accuracy);
-      one["mode"] = cost.mode;
-      one["inputs"] = cost.inputs;
-      one["quantised"] = to_string(*quantise::quantised_by(w, quantise::find_mode(cost.mode)).quantised);
+      one["mode"] = cost.mode->name;
+      one["inputs"] = cost.inputs->name;
+      one["quantised"] = to_string(*quantise::quantised_by(cost.inputs->workload, *cost.mode).quantised);
       all["rows"].push_back(std::move(one));
     }
     const std::string text = json_text(all, 1) + "\n";
@@ -143,15 +227,15 @@ int run(const CalibrateOptions& o) {
   report::Table table({"inputs", "mode", "rel. RMS", "rel. L1", "1 - cosine", "worst row"});
   table.align_left(1);
   for (const Cost& cost : costs)
-    table.add({cost.inputs, std::string(cost.mode), fmt::format("{:.2e}", cost.accuracy.rel_rms),
+    table.add({cost.inputs->name, std::string(cost.mode->name), fmt::format("{:.2e}", cost.accuracy.rel_rms),
                fmt::format("{:.2e}", cost.accuracy.rel_l1), fmt::format("{:.2e}", 1 - cost.accuracy.cosine),
                fmt::format("{:.2e}", cost.accuracy.worst_row)});
-  print(fmt::format("workload  {}, {} rows, seed {}\n{}", to_string(w), rows.size(), seed, table.str()));
+  print(fmt::format("workload  {}{}, {} rows, seed {}\n{}", to_string(inputs.front().workload),
+                    is_many ? fmt::format(" and {} more files", inputs.size() - 1) : "", rows_of_o, seed, table.str()));
   for (const std::string& text : refused) print(fmt::format("left out  {}\n", text));
-  print(is_chosen ? fmt::format("chosen    {}: {}; at most {:.2e} relative RMS; quantised={}\n", best->name,
-                                best->words, worst_of(best->name), best->tensors)
-                  : fmt::format("chosen    none: the best, {}, is off by {:.2e} relative RMS, more than {:.2e}\n",
-                                best->name, worst_of(best->name), o.most));
+  for (std::size_t i = 0; i < choices.size(); ++i)
+    print(fmt::format("chosen    for {} {}", inputs[i].name, text_of(choices[i], o.most)));
+  print(fmt::format("chosen    {}{}", is_many ? "for all " : "", text_of(of_all, o.most)));
   return is_chosen ? 0 : 1;
 }
 
@@ -162,6 +246,10 @@ void add_calibrate(CLI::App& app, int& exit_code) {
   CLI::App* command = app.add_subcommand(
       "calibrate", "What quantising Q, K and V costs in accuracy, of every mode, and which mode costs least");
   o->workload.add_to(*command);
+  command->remove_option(command->get_option("--qkv"));
+  command->add_option("--qkv", o->files,
+                      "A .safetensors file with tensors q, k and v: shape and dtype are taken from them; may be given "
+                      "several times, for each of which a mode is chosen");
   std::string modes = "Modes by name [all]: ";
   for (const quantise::Mode& mode : quantise::modes())
     modes += fmt::format("{}{}, {}", &mode == &quantise::modes().front() ? "" : "; ", mode.name, mode.words);
@@ -185,7 +273,8 @@ void add_calibrate(CLI::App& app, int& exit_code) {
       "Examples:\n"
       "  heed calibrate --shape b1h8l2048d64\n"
       "  heed calibrate --qkv layer3.safetensors --modes int8_smooth,fp8_rotated --most 0.02 --json\n"
-      "  heed calibrate --qkv layer3.safetensors --most 0.02 --choices choices.json --layer encoder.layer.3");
+      "  heed calibrate --qkv layer3.safetensors --most 0.02 --choices choices.json --layer encoder.layer.3\n"
+      "  heed calibrate --qkv layer0.safetensors --qkv layer1.safetensors --evidence calibration.json");
   command->callback([o, &exit_code] { exit_code = run(*o); });
 }
 

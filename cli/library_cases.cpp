@@ -51,7 +51,7 @@ struct Pass {
 
 std::vector<Workload> workloads_of(const LibraryCasesOptions& o) {
   std::vector<Workload> workloads;
-  if (!o.cases.empty()) workloads = read_cases(o.cases);
+  if (!o.cases.empty()) workloads = read_workloads(o.cases);
   for (const std::string& shape : o.shapes) workloads.push_back(parse_workload(shape));
   if (workloads.empty())
     throw Error(ErrorCode::usage, "no workloads: give --cases FILE, e.g. tests/cases/forward.txt, or --shapes");

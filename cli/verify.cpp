@@ -10,11 +10,13 @@
 #include "cli/cases.hpp"
 #include "cli/command.hpp"
 #include "cli/stored_trial.hpp"
+#include "cli/unfused_bar.hpp"
 #include "json/text.hpp"
 #include "process/interrupt.hpp"
 #include "process/process.hpp"
 #include "process/sanitizer.hpp"
 #include "record/json.hpp"
+#include "report/evidence.hpp"
 #include "trial/laboratory.hpp"
 #include "verify/random_workload.hpp"
 #include "workload/features.hpp"
@@ -33,12 +35,14 @@ struct VerifyOptions {
   int random_workloads = 0;
   std::uint64_t seed = 0;
   bool verbose = false;
+  bool unfused_bar = false;
+  std::string evidence;
   bool sanitize = false;
   double sanitize_limit_s = 600;
 };
 
 struct Check {
-  Workload workload;
+  Case input;
   Variant variant;
   std::future<jit::BuildOutcome> build;
 };
@@ -99,7 +103,7 @@ std::string total_text(const verify::CheckResult& c) {
 }
 
 // A line a check: its errors, what is allowed, and what the unfused computation is off by.
-void print_checks(const verify::GateReport& report, bool as_json) {
+void print_checks(const Workload& workload, const verify::GateReport& report, bool as_json) {
   remark(as_json, fmt::format("           {:<58} {:>9} {:>9} {:>9}  {:>9} {:>9} {:>9}  {:>9} {:>9}", "check",
                               "max|error|", "allowed", "unfused", "rel. RMS", "allowed", "unfused", "LSE", "allowed"));
   for (const verify::CheckResult& c : report.checks) {
@@ -108,6 +112,8 @@ void print_checks(const verify::GateReport& report, bool as_json) {
       line += fmt::format(" {:>10.1e} {:>9.1e} {:>9.1e}  {:>9.1e} {:>9.1e} {:>9.1e}  {:>9.1e} {:>9.1e}",
                           c.error.max_abs, c.allowed.max_abs, c.unfused.max_abs, c.error.rel_rms, c.allowed.rel_rms,
                           c.unfused.rel_rms, c.error.lse, c.allowed.lse);
+    if (const auto times = verify::against_unfused(workload, c))
+      line += fmt::format("  {:.2f}x and {:.2f}x of unfused", times->max_abs, times->rel_rms);
     if (c.allowed.unresolved > 0) line += fmt::format("  {} rows beyond what fp32 scores tell", c.allowed.unresolved);
     if (!c.passed) line += c.required ? "  failed" : fmt::format("  not promised, does not hold: {}", c.text);
     if (c.passed && !c.required) line += "  not promised, holds";
@@ -188,21 +194,23 @@ int run(const VerifyOptions& o) {
     throw Error(ErrorCode::usage, "give either one workload, or --cases and --random-workloads, not both",
                 o.workload.shape);
   const std::uint64_t seed = o.seed != 0 ? o.seed : fresh_seed() >> 1;
-  std::vector<Workload> workloads;
-  if (!o.cases.empty()) workloads = read_cases(o.cases);
+  std::vector<Case> cases;
+  if (!o.cases.empty()) cases = read_cases(o.cases);
   Random random(seed);
   const std::vector<Dtype> dtypes = {Dtype::fp16, Dtype::bf16, Dtype::fp32};
-  for (int i = 0; i < o.random_workloads; ++i) workloads.push_back(random_workload(random, dtypes));
+  for (int i = 0; i < o.random_workloads; ++i) cases.push_back({random_workload(random, dtypes), "", nullptr});
   const std::map<std::string, StoredTrial> trials = trials_of(o);
   if (!many && o.workload.shape.empty() && !tensors && !trials.empty())
-    workloads.push_back(trials.begin()->second.workload);
+    cases.push_back({trials.begin()->second.workload, "", nullptr});
   else if (!many)
-    workloads.push_back(o.workload.workload(tensors));
+    cases.push_back({o.workload.workload(tensors), tensors ? o.workload.tensor_paths().front() : std::string(),
+                     tensors ? std::make_shared<QkvTensors>(*tensors) : nullptr});
 
   // All builds are queued first; verification of the first overlaps them.
   std::vector<Check> jobs;
   int refused = 0;
-  for (const Workload& workload : workloads) {
+  for (const Case& input : cases) {
+    const Workload& workload = input.workload;
     std::vector<std::string> names = o.variants;
     if (names.empty())
       for (const Family* family : families())
@@ -238,19 +246,23 @@ int run(const VerifyOptions& o) {
                       name);
         trial::Laboratory laboratory(workload, device, *builder, nullptr, o.machine.trial_options());
         auto build = builder->start(laboratory.request_for(variant));
-        jobs.push_back({workload, std::move(variant), std::move(build)});
+        jobs.push_back({input, std::move(variant), std::move(build)});
       }
     }
   }
 
   nlohmann::json results = nlohmann::json::array();
   int failures = 0;
-  std::unique_ptr<trial::Laboratory> laboratory;  // kept while the workload stays the same
+  UnfusedBar bar;
+  std::unique_ptr<trial::Laboratory> laboratory;  // kept while the workload and its tensors stay the same
+  const QkvTensors* laboratory_tensors = nullptr;
   for (Check& job : jobs) {
     check_interrupt();
-    if (!laboratory || laboratory->workload() != job.workload)
-      laboratory = std::make_unique<trial::Laboratory>(job.workload, device, *builder, tensors ? &*tensors : nullptr,
+    const Workload& workload = job.input.workload;
+    if (!laboratory || laboratory->workload() != workload || laboratory_tensors != job.input.tensors.get())
+      laboratory = std::make_unique<trial::Laboratory>(workload, device, *builder, job.input.tensors.get(),
                                                        o.machine.trial_options(), laboratory.get());
+    laboratory_tensors = job.input.tensors.get();
     const jit::BuildOutcome build = job.build.get();
     check_interrupt();
     verify::GateReport report;
@@ -268,15 +280,22 @@ int run(const VerifyOptions& o) {
                                   });
     }
     if (!report.passed()) ++failures;
-    remark(o.machine.json, fmt::format("{:<8} {:<58} {}  {}", to_string(report.verdict), to_string(job.workload),
-                                       job.variant.id(), worst_text(report)));
-    if (!many || o.verbose) print_checks(report, o.machine.json);
+    const std::string inputs = many && job.input.tensors ? fmt::format(" of {}", job.input.file) : std::string();
+    remark(o.machine.json,
+           fmt::format("{:<8} {:<58} {}  {}", to_string(report.verdict),
+                       fmt::format("{}{}", to_string(workload), inputs), job.variant.id(), worst_text(report)));
+    if (!many || o.verbose) print_checks(workload, report, o.machine.json);
+    bar.add(workload, job.input.file, job.variant.family->name(), report);
     if (!report.passed())
       remark(o.machine.json, fmt::format("           {} ({}): {}", report.check, to_string(report.finding),
                                          report.reason.substr(0, 600)));
     nlohmann::json checks = nlohmann::json::array();
-    for (const verify::CheckResult& c : report.checks) checks.push_back(record::to_json(c));
-    results.push_back({{"workload", to_string(job.workload)},
+    for (const verify::CheckResult& c : report.checks) {
+      checks.push_back(record::to_json(c));
+      if (const auto times = verify::against_unfused(workload, c))
+        checks.back()["times_unfused"] = {{"max_abs", times->max_abs}, {"rel_rms", times->rel_rms}};
+    }
+    results.push_back({{"workload", to_string(workload)},
                        {"variant", job.variant.id()},
                        {"config", describe(job.variant)},
                        {"verdict", to_string(report.verdict)},
@@ -286,17 +305,33 @@ int run(const VerifyOptions& o) {
                        {"error", record::to_json(report.error)},
                        {"resources", build.artifact ? record::to_json(build.artifact->resources) : nlohmann::json()},
                        {"checks", checks}});
+    if (job.input.tensors) {
+      results.back()["tensors"] = std::filesystem::path(job.input.file).filename().string();
+      results.back()["tensors_digest"] = job.input.tensors->digest;
+    }
   }
   remark(o.machine.json,
          fmt::format("{} of {} passed{}; inputs from seed {}", jobs.size() - static_cast<std::size_t>(failures),
                      jobs.size(), refused > 0 ? fmt::format(", {} refused by their family", refused) : "", seed));
+  if (!bar.is_empty()) remark(o.machine.json, bar.summary());
+  const bool is_within = !o.unfused_bar || bar.is_within();
+  if (!o.evidence.empty()) {
+    nlohmann::json all = report::evidence_header("verify", record::to_json(device), sources());
+    all.update({{"seed", seed},
+                {"checked", jobs.size()},
+                {"refused", refused},
+                {"failures", failures},
+                {"rows", bar.rows()},
+                {"table", bar.table()}});
+    write_file_atomically(o.evidence, json_text(all, 1) + "\n", ErrorCode::store);
+  }
   if (o.machine.json)
     print(json_text(
               nlohmann::json{
                   {"seed", seed}, {"device", record::to_json(device)}, {"results", results}, {"failures", failures}},
               1) +
           "\n");
-  return failures == 0 ? 0 : 1;
+  return failures == 0 && is_within ? 0 : 1;
 }
 
 }  // namespace
@@ -312,7 +347,8 @@ void add_verify(CLI::App& app, int& exit_code) {
   o->workload.add_to(*command);
   o->store.add_to(*command);
   o->machine.add_to(*command);
-  command->add_option("--cases", o->cases, "A file with one workload a line instead of --shape");
+  command->add_option("--cases", o->cases,
+                      "A file with one workload a line instead of --shape; qkv=FILE[:OPTIONS] takes tensors beside it");
   command
       ->add_option("--random-configs", o->random_configs,
                    "Also this many legal configs drawn at random, per workload and family")
@@ -332,6 +368,13 @@ void add_verify(CLI::App& app, int& exit_code) {
   command->add_option("--sanitize-limit", o->sanitize_limit_s, "Seconds that one tool may take for one variant")
       ->capture_default_str()
       ->check(CLI::PositiveNumber);
+  command->add_flag("--unfused-bar", o->unfused_bar,
+                    fmt::format("Fail too where errors on inputs as models send them (peaked, attention_sink, own_key, "
+                                "given tensors) are over {} (largest) or {} (relative RMS) times the unfused "
+                                "computation's",
+                                verify::kMostTimesMaxAbs, verify::kMostTimesRelRms));
+  command->add_option("--evidence", o->evidence,
+                      "Write errors on inputs as models send them as evidence to this JSON file");
   command->add_flag("--verbose", o->verbose, "Name every check as it starts");
   command->footer(
       "Examples:\n"
@@ -340,6 +383,7 @@ void add_verify(CLI::App& app, int& exit_code) {
       "  heed verify --cases tests/cases/forward.txt --random-configs 3\n"
       "  heed verify fwd_sm90_split --random-workloads 1000 --seed 7\n"
       "  heed verify fwd_sm90_decode --shape b1h8l1k512d64 --spare-features all\n"
+      "  heed verify fwd_cpu --cases tests/cases/minilm.txt --unfused-bar\n"
       "  heed verify t17 --sanitize");
   command->callback([o, &exit_code] { exit_code = run(*o); });
 }

@@ -8,6 +8,7 @@
 
 #include "base/parallel.hpp"
 #include "variant/strictness.hpp"
+#include "verify/against_unfused.hpp"
 #include "verify/chain.hpp"
 #include "verify/gate_run.hpp"
 #include "workload/half.hpp"
@@ -77,7 +78,7 @@ bool Gate::check_equal_heads(Scene scene, std::uint64_t seed) {
 }
 
 bool Gate::check_given() {
-  start("the given tensors");
+  start(std::string(kGivenTensors));
   const Scene scene = make_scene(workload_, values_of(*options_.tensors));
   const Reference reference = make_reference(scene, choose_rows(workload_, options_.oracle_flops, next_seed()));
   if (2 * reference.tolerance.unresolved > static_cast<std::int64_t>(reference.rows.size())) {

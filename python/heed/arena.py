@@ -2,6 +2,7 @@
 
     python -m heed.arena --suite latency --suite decode     measure suites (latency, throughput, acceptance, decode, models, random, windows, eager, all)
     python -m heed.arena --suite masks --suite paged         measure calls with features (masks, ragged, paged, sparse)
+    python -m heed.arena --suite fp8 --suite int8            measure quantised calls, errors beside times
     python -m heed.arena --shapes b1h8l512d64,b2h4l100d64    measure workloads of your own
     python -m heed.arena --show evidence/h200/arena.json     draw tables and charts of what was measured; needs no PyTorch, no GPU
 
@@ -18,7 +19,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from heed import feature_suites, launch, suites
+from heed import feature_suites, launch, precision_suites, suites
 from heed import measure as timing
 from heed.arena_files import SCHEMA, WHAT, Failure, check_writable, load, usage, write, write_charts
 from heed.conclusion import conclude
@@ -32,7 +33,8 @@ OTHERS = ("flash_attn_3", "flash_attn_2", "flash_attn_4", "flashinfer", "xformer
 OF_CALLS = ("torch_varlen",)  # that take part in CALL_SUITES alone
 GPU_SUITES = ("latency", "throughput", "acceptance", "decode", "models", "random", "windows", "eager")
 CALL_SUITES = ("masks", "ragged", "paged", "sparse")  # of heed.feature_suites: their own contenders take part
-SUITES = (*GPU_SUITES, *CALL_SUITES, "cpu")
+PRECISION_SUITES = ("fp8", "int8")  # of heed.precision_suites: all that is there takes part
+SUITES = (*GPU_SUITES, *CALL_SUITES, *PRECISION_SUITES, "cpu")
 QUICK_RANDOM = 20  # random acceptance workloads of --quick
 
 
@@ -63,7 +65,7 @@ def choose(given, known, what, groups):
 
 def chosen_suites(options):
     """The suites to run. Raises Failure."""
-    every = suites.suites(options.seed) | feature_suites.suites()
+    every = suites.suites(options.seed) | feature_suites.suites() | precision_suites.suites()
     names = choose(options.suite, SUITES, "suite", {"all": GPU_SUITES})
     chosen = [every[name] for name in names]
     if options.quick:
@@ -191,8 +193,9 @@ def measure(options):
     from heed import contenders, contest
 
     begun = time.monotonic()
-    calls = [call for suite in chosen if suite.name in CALL_SUITES for call in suite.workloads]
-    workloads = [text for suite in chosen if suite.name not in CALL_SUITES for text in suite.workloads]
+    of_calls = (*CALL_SUITES, *PRECISION_SUITES)
+    calls = [call for suite in chosen if suite.name in of_calls for call in suite.workloads]
+    workloads = [text for suite in chosen if suite.name not in of_calls for text in suite.workloads]
     workloads = [str(suites.parse_workload(text)) for text in dict.fromkeys(workloads)]
     workloads += [text for call in calls for text in (call.text, str(call.dense()))]
     workloads = list(dict.fromkeys(workloads))
@@ -207,12 +210,17 @@ def measure(options):
         if device == "cpu":
             torch.set_num_threads(built["device"]["processors"])  # as many threads as Heed's defaults take
         run = contest.Contest(contenders.Heed(facts), found, device, built["device"], settings)
-        run_of_calls = None
-        if calls:
+        runs_of_calls = {}
+        if any(suite.name in CALL_SUITES for suite in chosen):
             from heed import feature_contenders, feature_contest
 
             mine = [contender for contender in feature_contenders.contenders(facts) if contender.name in against or contender.name == "heed_dense"]
-            run_of_calls = feature_contest.FeatureContest(feature_contenders.Heed(facts), mine, device, built["device"], settings)
+            runs_of_calls |= dict.fromkeys(CALL_SUITES, feature_contest.FeatureContest(feature_contenders.Heed(facts), mine, device, built["device"], settings))
+        if any(suite.name in PRECISION_SUITES for suite in chosen):
+            from heed import precision_contenders, precision_contest
+
+            mine = precision_contenders.contenders(facts)
+            runs_of_calls |= dict.fromkeys(PRECISION_SUITES, precision_contest.PrecisionContest(precision_contenders.HeedQuantised(facts), mine, device, built["device"], settings))
         evidence = {
             "schema": SCHEMA,
             "what": WHAT,
@@ -241,8 +249,8 @@ def measure(options):
                 for contender in found:
                     getattr(contender, "new_suite", lambda: None)()
                 for number, text in enumerate(suite.workloads, 1):
-                    if suite.name in CALL_SUITES:
-                        rows = run_of_calls.rows(suite, text, facts[text.text])
+                    if suite.name in runs_of_calls:
+                        rows = runs_of_calls[suite.name].rows(suite, text, facts[text.text])
                     else:
                         text = str(suites.parse_workload(text))
                         rows = run.rows(suite, text, facts[text])
@@ -307,7 +315,7 @@ def parser():
     p.add_argument("--suite", action="append", default=[], metavar="NAME", help=f"{', '.join(SUITES)}, or all for those of a GPU; may be given several times")
     p.add_argument("--shapes", metavar="W,...", help="workloads of your own, written as for heed --shape")
     p.add_argument("--modes", default="graph_warm", metavar="M,...", help="of --shapes: graph_warm, graph_cold, eager or acceptance [graph_warm]")
-    p.add_argument("--against", default="sdpa", metavar="NAME,...", help=f"sdpa (every backend), all, or any of {', '.join(SDPA + OTHERS + OF_CALLS)} [sdpa]")
+    p.add_argument("--against", default="sdpa", metavar="NAME,...", help=f"sdpa (every backend), all, or any of {', '.join(SDPA + OTHERS + OF_CALLS)}; in fp8 and int8 all that can be imported takes part [sdpa]")
     p.add_argument("--variant", action="append", default=[], metavar="[WORKLOAD=]VARIANT", help="Heed's variant, for one workload or for all others [auto, and the champion where there is one]")
     p.add_argument("--champions", metavar="FILE", help="what heed champions wrote [tuned/champions.json, unless --variant names one for all]")
     p.add_argument("--device", default="auto", choices=("auto", "cuda", "cpu"))

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from heed.chart import suite_chart
 from heed.evidence import Broken, check, parse
+from heed.plane import ERRORS, plane_chart
 
 SCHEMA = 1
 WHAT = "arena"
@@ -44,14 +45,19 @@ def write(path, text):
 
 
 def write_charts(evidence, folder, stem):
-    """One SVG a suite that has rows; returns their paths."""
+    """One SVG a suite that has rows, and planes of speed and error of quantised calls; returns their paths."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         paths = []
         for name in evidence["suites"]:
-            if any(row["suite"] == name for row in evidence["rows"]):
+            rows = [row for row in evidence["rows"] if row["suite"] == name]
+            if rows:
                 paths.append(folder / f"{stem}_{name}.svg")
                 write(paths[-1], suite_chart(evidence, name))
+            if any(row.get("is_quantised") for row in rows):
+                for error in ERRORS:
+                    paths.append(folder / f"{stem}_{name}_{'plane' if error == 'rel_rms' else 'outliers'}.svg")
+                    write(paths[-1], plane_chart(evidence, name, error))
         return paths
     except OSError as error:
         raise Failure(f"the charts cannot be written to {folder}: {error.strerror or error}")

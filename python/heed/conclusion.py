@@ -2,6 +2,8 @@
 
 
 DENSE = "heed_dense"  # Heed without a call's features
+HALF = "heed_fp16"  # Heed on the same tensors in fp16, beside quantised ones
+COUNTED = "heed_counted"  # the same as quantised, with the quantisation in the time
 PLAIN = "heed_plain"  # in rows of dependent launches, the same variant launched plainly
 
 
@@ -9,7 +11,8 @@ def conclude(row):
     """Names the SDPA call that is hardest to beat, every backend by force and the plain call, and Heed's ratio to it.
 
     Of calls with features, which SDPA has in part, all others take part; Heed's own dense call beside one is no opponent, and says how
-    many of its operations a second are left (`of_dense`).
+    many of its operations a second are left (`of_dense`). Of quantised calls, Heed in fp16 is none either: `over_fp16` is how many times as long
+    it takes, `counted_over_fp16` the same where quantising is counted.
 
     That is the one with the lowest ratio: both sides of a ratio were read by turns, while times of different pairs were read in
     different states of the machine. Where Heed was not timed, it is the one with the lowest time.
@@ -27,3 +30,8 @@ def conclude(row):
     dense = row.get("peer_ratios", {}).get(DENSE)
     if dense:
         row["of_dense"] = dense["value"] * row["flops"] / row["dense_flops"]
+    half, counted = (row.get("peer_ratios", {}).get(name) for name in (HALF, COUNTED))
+    if half:
+        row["over_fp16"] = half["value"]
+        if counted:
+            row["counted_over_fp16"] = half["value"] / counted["value"]

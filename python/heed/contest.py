@@ -119,17 +119,18 @@ class Contest:
             row["errors"][PLAIN] = dict(row["errors"]["heed"])
         count = measure.sets_for(w, mode, self.cache_bytes, self.memory_bytes)
         sets = self.make_sets(w, count)
+        given = {name: self.given(call, sets) for name, call in calls.items()}
 
-        def captured(call):
-            return self.timer(torch, call, sets, mode, self.settings.block_us, lambda: field.context_of(call), self.fill)
+        def captured(name, call):
+            return self.timer(torch, call, given[name], mode, self.settings.block_us, lambda: field.context_of(call), self.fill)
 
         timers = {}
         again = None  # Heed's call, captured once more: what differs between two captures of one call belongs to no kernel
         for name, call in calls.items():
             try:
                 if name == "heed":
-                    again = captured(call)
-                timers[name] = captured(call)
+                    again = captured(name, call)
+                timers[name] = captured(name, call)
             except Exception as error:
                 row["refused"][name] = f"not timed: {field.reason_of(error)}"
                 self.synchronize()
@@ -147,7 +148,12 @@ class Contest:
                 row["copy"] = {"refused": f"not timed: {field.reason_of(error)}"}
                 self.synchronize()
         for name, timer in timers.items():
-            self.check_timed(row["errors"][name], timer, calls[name], sets, reference)
+            self.check_timed(row["errors"][name], timer, calls[name], given[name], reference)
+
+    @staticmethod
+    def given(call, sets):
+        """Input sets as a call takes them: of one that is timed on inputs in 8 bits, quantised beforehand."""
+        return [call.given(*one) for one in sets] if hasattr(call, "given") else sets
 
     def make_sets(self, w, count):
         """Input sets that a mode rotates over."""

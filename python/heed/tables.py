@@ -33,6 +33,11 @@ def error_text(error):
     return value if error.get("pass", True) else f"{value} FAIL"
 
 
+def rms_text(error, key="rel_rms"):
+    """A relative RMS error of one contender."""
+    return f"{error[key]:.1e}" if error and error.get(key) is not None else "-"
+
+
 def ratio_text(ratio):
     """(value, interval) of {"value", "low", "high"}; empty without one."""
     return (f"{ratio['value']:.3f}", f"[{ratio['low']:.3f}, {ratio['high']:.3f}]") if ratio else ("", "")
@@ -106,6 +111,7 @@ def summary(rows):
     lines = []
     copies = any("copy" in row for row in rows)
     dense = any("of_dense" in row for row in rows)
+    quantised = any(row.get("is_quantised") for row in rows)
     for row in rows:
         against, its_us = opponent(row)
         heed_us = row.get("heed_us")
@@ -118,10 +124,12 @@ def summary(rows):
             + [spread]
             + (copy_text(row.get("copy")) if copies else [])
             + ([f"{100 * row['of_dense']:.0f}%" if "of_dense" in row else "-"] if dense else [])
+            + (precision_text(row, against) if quantised else [])
         )
     header = ["workload", "mode", "heed us", "TFLOP/s", "of floor", "max|error|", "against", "its us", "ratio", "95% interval", "A/A"]
     header += ["copy TB/s", "of copy"] if copies else []
     header += ["of dense"] if dense else []
+    header += ["rel. RMS", "outliers", "its RMS", "outliers", "over fp16", "counted"] if quantised else []
     text = table(header, lines, left=(0, 1, 6))
     ratios = [row["ratio"] for row in rows if row.get("ratio")]
     if ratios:
@@ -131,6 +139,14 @@ def summary(rows):
             f"heed ahead in {ahead}, behind in {behind}, undecided in {undecided}\n"
         )
     return text
+
+
+def precision_text(row, against):
+    """What a quantised row adds: total relative RMS errors of Heed and of what stands beside it, on N(0, 1) and with outliers, and how many times
+    as long Heed takes in fp16, without quantising and with."""
+    errors = [row["errors"].get(name) for name in ("heed", against)]
+    times = [f"{row[key]:.2f}" if row.get(key) else "-" for key in ("over_fp16", "counted_over_fp16")]
+    return [text for error in errors for text in (rms_text(error), rms_text(error, "rel_rms_outliers"))] + times
 
 
 def worst_first(rows):
@@ -158,7 +174,7 @@ def details(rows):
                 continue
             tflops = f"{row['flops'] / us * 1e-6:.3g}" if us and row.get("flops") else "-"
             share = f"{100 * row['floor_us'] / us:.0f}%" if us and row.get("floor_us") else "-"
-            rms = f"{error['rel_rms']:.1e}" if error and error.get("rel_rms") is not None else "-"
+            rms = rms_text(error)
             checked = str(error["rows"]) if error else "-"
             ratio = ratio_text(row.get("peer_ratios", {}).get(name))
             waiting = [us_text(row.get("synchronised_us", {}).get(name))] if row["mode"] == "eager" else [""]

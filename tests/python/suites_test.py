@@ -93,7 +93,12 @@ class Imports(unittest.TestCase):
         "contenders": {"torch", "heed.launch"},
         "contest": {"torch", "heed", "heed.conclusion", "heed.reference", "heed.suites"},
         "arena": {"heed", "heed.arena_files", "heed.conclusion", "heed.evidence", "heed.tables"},
-        "arena_files": {"heed.chart", "heed.evidence"},
+        "arena_files": {"heed.chart", "heed.evidence", "heed.plane"},
+        "plane": {"heed.chart", "heed.tables"},
+        "precision_suites": {"heed.suites"},
+        "precision_calls": {"torch", "heed"},
+        "precision_contenders": {"torch", "heed", "heed.contenders", "heed.launch", "heed.precision_suites", "heed.reference"},
+        "precision_contest": {"torch", "heed", "heed.conclusion", "heed.contest", "heed.reference"},
     }
 
     def test_point_one_way(self):
