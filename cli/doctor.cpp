@@ -24,7 +24,7 @@
 namespace heed::cli {
 namespace {
 
-struct Finding {
+struct Checkup {
   std::string what;
   bool good;
   std::string found;
@@ -33,7 +33,7 @@ struct Finding {
 
 // Runs a probe that throws an Error when something is missing.
 template <typename Probe>
-Finding probe(const std::string& what, const std::string& consequence, const Probe& body) {
+Checkup probe(const std::string& what, const std::string& consequence, const Probe& body) {
   try {
     return {what, true, body(), {}};
   } catch (const Error& error) {
@@ -68,7 +68,7 @@ std::string describe_counters(const MachineOptions& machine, const std::optional
 
 int doctor(const MachineOptions& machine, const StoreOptions& store_options) {
   const DeviceChoice choice = parse_device_choice(machine.device);
-  std::vector<Finding> findings;
+  std::vector<Checkup> findings;
   const DeviceFacts cpu = cpu_facts();
   const CudaProbe gpu = probe_cuda();
   const int jobs = machine.jobs > 0 ? machine.jobs : available_processors();
@@ -126,13 +126,13 @@ int doctor(const MachineOptions& machine, const StoreOptions& store_options) {
        takes_gpu ? std::array{"GPU", "NVRTC", "GPU kernel"} : std::array{"C++ compiler", "sandbox", "CPU kernel"})
     needed.emplace_back(what);
   std::vector<std::string> failed;
-  for (const Finding& f : findings)
+  for (const Checkup& f : findings)
     if (!f.good && std::find(needed.begin(), needed.end(), f.what) != needed.end()) failed.push_back(f.what);
   const bool usable = failed.empty();
   const char* device = takes_gpu ? "cuda" : "cpu";
   if (machine.json) {
     nlohmann::json all = nlohmann::json::array();
-    for (const Finding& f : findings)
+    for (const Checkup& f : findings)
       all.push_back(
           {{"what", f.what}, {"ok", f.good}, {"found", f.found}, {"consequence", f.good ? "" : f.consequence}});
     print(json_text(nlohmann::json{{"heed", kVersion},
@@ -145,7 +145,7 @@ int doctor(const MachineOptions& machine, const StoreOptions& store_options) {
           "\n");
   } else {
     print(fmt::format("heed {} (kernel sources {})\n\n", kVersion, compile::source_digest()));
-    for (const Finding& f : findings) {
+    for (const Checkup& f : findings) {
       print(fmt::format("{:<5} {:<13} {}\n", f.good ? "ok" : "--", f.what, f.found));
       if (!f.good) print(fmt::format("                    so: {}\n", f.consequence));
     }

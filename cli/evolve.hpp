@@ -9,6 +9,8 @@
 
 #include "cli/command.hpp"
 #include "cli/model_options.hpp"
+#include "device/placement.hpp"
+#include "evolve/devices.hpp"
 #include "record/run_options.hpp"
 
 namespace heed::cli {
@@ -17,6 +19,7 @@ struct EvolveOptions {
   MachineOptions machine;
   WorkloadOptions workload;
   StoreOptions store;
+  std::string devices;  ///< a list; empty: one device
   std::string family;
   std::string strategy = "elite";
   int trials = 45;
@@ -42,9 +45,10 @@ struct EvolveOptions {
 
 /// What the runs of a command share.
 struct Workshop {
-  explicit Workshop(const EvolveOptions& o)
-      : device(o.machine.choose()), builder(o.machine.builder()), store(o.store.open(store::Access::read_write)) {}
-  DeviceFacts device;
+  explicit Workshop(const EvolveOptions& o);
+  std::vector<evolve::DeviceOfRun> devices;  ///< those of --devices
+  std::unique_ptr<Placed> place;             ///< this thread is on the first of them
+  DeviceFacts device;                        ///< each of them
   std::unique_ptr<jit::Builder> builder;
   std::unique_ptr<store::Store> store;
 };

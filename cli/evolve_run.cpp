@@ -4,6 +4,7 @@
 
 #include "base/text.hpp"
 #include "cli/book_add.hpp"
+#include "cli/devices.hpp"
 #include "cli/evolve.hpp"
 #include "evolve/run.hpp"
 #include "process/shell_word.hpp"
@@ -24,22 +25,62 @@ class Progress final : public evolve::Observer {
     remark(json_, fmt::format("generation {} (trial {} of {})", generation, first_trial, trials_in_all));
   }
 
+  void devices_changed(const std::vector<evolve::DeviceStatus>& devices, double trials_a_minute) override {
+    std::vector<std::string> words;
+    for (const evolve::DeviceStatus& one : devices)
+      words.push_back(fmt::format("{} {}, {} trials", one.name, doing(one), one.trials));
+    const std::string rate = trials_a_minute > 0 ? fmt::format("{:.1f} trials a minute; ", trials_a_minute) : "";
+    remark(json_, fmt::format("  {}{}", rate, join(words, "; ")));
+  }
+
   void trial_finished(const store::TrialRecord& t, double best_certain, int trials_in_all) override {
     const std::string result =
         t.ok() ? fmt::format("{:9.2f} us  {:.3f} [{:.3f}, {:.3f}]", t.trial_us, t.ratio, t.ratio_low, t.ratio_high)
                : fmt::format("{} {}", to_string(t.verdict), t.finding == Finding::none ? "" : to_string(t.finding));
     const std::string chosen = t.drafts.empty() ? "" : fmt::format("of {} drafts: ", t.drafts.size());
-    remark(json_, fmt::format("  {:>4}/{}  {:<9}  {:<44}  certain {:.3f}  {}{}", t.number + 1, trials_in_all,
-                              t.operation, result, best_certain, chosen, t.why.substr(0, 90)));
+    remark(json_,
+           fmt::format("  {:>4}/{}  {:<9}  {:<44}  certain {:.3f}  {}{}{}", t.number + 1, trials_in_all, t.operation,
+                       result, best_certain, t.device.empty() ? "" : t.device + ": ", chosen, t.why.substr(0, 90)));
     if (!t.ok() && t.verdict != Verdict::duplicate)
       remark(json_, fmt::format("           {}: {}", t.check, split(t.reason, '\n').front().substr(0, 160)));
   }
 
  private:
+  static std::string_view doing(const evolve::DeviceStatus& device) {
+    switch (device.doing) {
+      case evolve::DeviceStatus::Doing::preparing:
+        return "is prepared";
+      case evolve::DeviceStatus::Doing::judging:
+        return device.under_way > 1 ? "judges two places" : "judges";
+      case evolve::DeviceStatus::Doing::waiting:
+        return "waits";
+      case evolve::DeviceStatus::Doing::lost:
+        return "is lost";
+    }
+    return "?";
+  }
+
   bool json_;
 };
 
 }  // namespace
+
+Workshop::Workshop(const EvolveOptions& o) : store(o.store.open(store::Access::read_write)) {
+  if (o.devices.empty()) {
+    device = o.machine.choose();
+    builder = o.machine.builder();
+    return;
+  }
+  DeviceSelection chosen = select_devices(o.devices, parse_device_choice(o.machine.device));
+  devices = std::move(chosen.devices);
+  if (!chosen.remark.empty()) remark(o.machine.json, chosen.remark);
+  // Compilers share the processors that GPUs leave; those of a CPU are all theirs while nothing is timed.
+  const bool is_gpu = chosen.facts.kind == DeviceKind::cuda;
+  if (!is_gpu) builder = o.machine.builder();
+  place = std::make_unique<Placed>(devices.front().placement);
+  device = is_gpu ? chosen.facts : cpu_facts();
+  if (is_gpu) builder = o.machine.builder();
+}
 
 record::RunOptions new_run(const EvolveOptions& o, const Workload& workload, const DeviceFacts& device) {
   record::RunOptions options;
@@ -67,6 +108,7 @@ std::string shared_options(const EvolveOptions& o) {
   };
   add("--db", o.store.path, "");
   add("--device", o.machine.device, usual.device);
+  add("--devices", o.devices, "");
   add("--cache", o.machine.cache, usual.cache);
   add("--compiler", o.machine.compiler, usual.compiler);
   add("--jobs", std::to_string(o.machine.jobs), std::to_string(usual.jobs));
@@ -85,7 +127,7 @@ store::RunRecord evolve_one(const EvolveOptions& o, const Workshop& shop, const 
   trial::Options trial_options = o.machine.trial_options();
   trial_options.activity_records = o.activity_records;
   evolve::Evolution evolution(*shop.store, *shop.builder, shop.device, options, trial_options, tensors, progress,
-                              resume);
+                              resume, shop.devices);
   const std::int64_t id = evolution.run_id();
   std::vector<std::string> searched;
   double configs = 0;

@@ -54,8 +54,8 @@ const std::map<std::string, std::set<std::string>> kAllowed = {
     {"propose", {"heed", "base", "variant", "process", "source", "record", "store", "models", "prompts"}},
     {"report", {"heed", "base", "workload", "variant", "verdict", "store"}},
     {"evolve",
-     {"compile", "base", "variant", "source", "process", "jit", "measure", "profile", "trial", "record", "store",
-      "insights", "models", "prompts", "propose"}},
+     {"compile", "base", "device", "variant", "source", "process", "jit", "measure", "profile", "trial", "record",
+      "store", "insights", "models", "prompts", "propose"}},
     {"landscape",
      {"compile", "heed", "base", "device", "variant", "process", "jit", "profile", "trial", "record", "evolve"}},
     // beside the library

@@ -13,6 +13,7 @@ namespace heed::evolve {
 
 struct Draft {
   Proposal proposal;
+  bool is_started = false;               ///< whether its build was asked for
   std::future<jit::BuildOutcome> build;  ///< valid until it was waited for
   jit::BuildOutcome outcome;
   std::vector<measure::PairResult> looks;

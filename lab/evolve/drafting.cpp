@@ -31,6 +31,7 @@ void Drafting::look_at(Draft& draft) {
       draft.build.valid() && draft.build.wait_for(std::chrono::milliseconds(10)) != std::future_status::ready;
   wait_for_build(draft);
   const Variant variant = run_.variant_of(draft.proposal);
+  const Turns::Turn turn(run_.turns);
   if (const store::TrialRecord* twin = twin_of(run_, variant, draft.outcome))
     draft.give_up(as_twin_of(*twin));
   else
@@ -74,6 +75,7 @@ void Drafting::draft(int generation, const std::vector<Space>& where, std::vecto
           more = true;
           break;
         }
+    const Turns::Turn turn(run_.turns);
     if (laboratory_) run_.draft_phases = laboratory_->phases();
     if (!more) return;
   }

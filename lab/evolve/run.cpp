@@ -7,6 +7,7 @@
 #include "compile/embedded.hpp"
 #include "evolve/finish.hpp"
 #include "evolve/search.hpp"
+#include "evolve/shared_search.hpp"
 #include "insights/harvest.hpp"
 #include "record/json.hpp"
 
@@ -14,9 +15,10 @@ namespace heed::evolve {
 
 Evolution::Evolution(store::Store& store, jit::Builder& builder, const DeviceFacts& device,
                      const record::RunOptions& options, const trial::Options& trial_options, const QkvTensors* tensors,
-                     Observer& observer, std::optional<std::int64_t> resume)
-    : context_(store, builder, device, options, trial_options, tensors, observer) {
+                     Observer& observer, std::optional<std::int64_t> resume, std::vector<DeviceOfRun> devices)
+    : context_(store, builder, device, options, trial_options, tensors, observer), devices_(std::move(devices)) {
   (void)builder.toolchain(device.kind);  // no compiler: say so before a run exists
+  if (!devices_.empty()) expect_shareable(context_.options, device.kind, devices_.size());
   if (resume) {
     store.claim(*resume);
     context_.run = *resume;
@@ -41,11 +43,7 @@ record::RunResult Evolution::run() {
   store::Store& store = context_.store;
   try {
     const double floor_us = prepare_base();
-    {
-      Search search(context_, floor_us);
-      context_.prepared_s = context_.elapsed_s() - context_.earlier_s;
-      search.run();
-    }  // the memory and the context that drafts took are in nobody's way from here on
+    search(floor_us);  // the memory and the contexts that it took are in nobody's way from here on
     record::RunResult result = finish(context_);
     result.time = context_.time_shares();
     store.set_result(context_.run, record::to_json(result), store::RunState::finished);
@@ -63,6 +61,20 @@ record::RunResult Evolution::run() {
     }
     throw;
   }
+}
+
+void Evolution::search(double floor_us) {
+  // What several devices began is gone on with as such, be it by one.
+  if (devices_.empty() && !context_.store.generations(context_.run).empty())
+    devices_.push_back(only_device(context_.device));
+  context_.prepared_s = context_.elapsed_s() - context_.earlier_s;
+  if (!devices_.empty()) {
+    SharedSearch(context_, devices_, floor_us).run();
+    return;
+  }
+  Search search(context_, floor_us);
+  context_.prepared_s = context_.elapsed_s() - context_.earlier_s;
+  search.run();
 }
 
 double Evolution::prepare_base() {

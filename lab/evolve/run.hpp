@@ -7,6 +7,7 @@
 
 #include <optional>
 
+#include "evolve/devices.hpp"
 #include "evolve/run_context.hpp"
 #include "record/run_result.hpp"
 
@@ -15,10 +16,13 @@ namespace heed::evolve {
 class Evolution {
  public:
   /// A new run, or `resume` to go on with a stored one (which then must be for this device and these sources).
+  /// @param devices that judge its trials, of the kind of `device`, which is the first of them and the calling
+  /// thread's;
+  ///     none: `device` alone, one trial after the other
   /// @throws Error(usage, unsupported) when it cannot be
   Evolution(store::Store& store, jit::Builder& builder, const DeviceFacts& device, const record::RunOptions& options,
             const trial::Options& trial_options, const QkvTensors* tensors, Observer& observer,
-            std::optional<std::int64_t> resume);
+            std::optional<std::int64_t> resume, std::vector<DeviceOfRun> devices = {});
 
   [[nodiscard]] std::int64_t run_id() const { return context_.run; }
   /// Those searched; the default of the first is the base.
@@ -31,8 +35,10 @@ class Evolution {
  private:
   /// Builds, verifies and measures the base. @return us of the floor
   double prepare_base();
+  void search(double floor_us);
 
   RunContext context_;
+  std::vector<DeviceOfRun> devices_;
 };
 
 }  // namespace heed::evolve

@@ -50,16 +50,17 @@ std::vector<const Family*> families_for(const record::RunOptions& options, const
 }
 
 RunContext::RunContext(store::Store& to_store, jit::Builder& with_builder, const DeviceFacts& on_device,
-                       const record::RunOptions& asked, const trial::Options& trial_options, const QkvTensors* tensors,
-                       Observer& told)
+                       const record::RunOptions& asked, const trial::Options& trial_options,
+                       const QkvTensors* own_tensors, Observer& told)
     : store(to_store),
       builder(with_builder),
       device(on_device),
       options(asked),
       observer(told),
+      tensors(own_tensors),
       families(families_for(asked, on_device)),
       found(found_before(asked, on_device, families)),
-      laboratory(asked.workload, on_device, with_builder, tensors, trial_options) {
+      laboratory(asked.workload, on_device, with_builder, own_tensors, trial_options) {
   if (options.trials < 1)
     throw Error(ErrorCode::usage, fmt::format("--trials {} makes no run; at least 1 is needed", options.trials),
                 std::to_string(options.trials));
@@ -76,7 +77,7 @@ record::TimeShares RunContext::time_shares() const {
   shares.of_gpu = device.kind == DeviceKind::cuda;
   shares.phases = laboratory.phases();
   shares.phases += draft_phases;
-  shares.seconds = elapsed_s() - earlier_s - elsewhere_s;
+  shares.seconds = elapsed_s() - earlier_s - elsewhere_s + beside_s;
   shares.elsewhere_s = elsewhere_s;
   shares.no_records = laboratory.no_records();
   return shares;

@@ -10,6 +10,7 @@
 #include "evolve/budget.hpp"
 #include "evolve/observer.hpp"
 #include "evolve/strategy.hpp"
+#include "evolve/turns.hpp"
 #include "jit/build.hpp"
 #include "record/run_options.hpp"
 #include "record/time_shares.hpp"
@@ -41,6 +42,7 @@ struct RunContext {
   DeviceFacts device;
   record::RunOptions options;
   Observer& observer;
+  const QkvTensors* tensors;            ///< the user's own; null: random inputs
   std::vector<const Family*> families;  ///< those searched; the default of the first is the base
   std::vector<Variant> found;           ///< by earlier runs
   /// Knobs are searched with edits that passed as they are without, in a space behind those of the families.
@@ -53,6 +55,8 @@ struct RunContext {
   double earlier_s = 0;           ///< taken by the processes before this one
   bool counters_readable = true;  ///< until a reading fails
   trial::Phases draft_phases;     ///< of the laboratory that looks at drafts
+  Turns turns;                    ///< on the device, of threads that share this laboratory and that of drafts
+  double beside_s = 0;            ///< that other devices worked for the search
   double elsewhere_s = 0;         ///< in which PyTorch or a reader of counters had the device
   std::chrono::steady_clock::time_point started = std::chrono::steady_clock::now();
 

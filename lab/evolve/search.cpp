@@ -1,23 +1,16 @@
 #include "evolve/search.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <iterator>
 
-#include "base/text.hpp"
+#include "evolve/knowledge.hpp"
 #include "evolve/run_diagnosis.hpp"
+#include "evolve/search_end.hpp"
 #include "evolve/trials.hpp"
 #include "process/interrupt.hpp"
 
 namespace heed::evolve {
 namespace {
-
-constexpr double kFloorReached = 1.05;  // a champion within 5% of the floor has nothing left to gain
-
-std::string digest_of_edits(const store::TrialRecord& trial) {
-  return trial.edits.is_object() ? trial.edits.value("digest", std::string()) : std::string();
-}
 
 bool is_repair(const store::TrialRecord& trial) {
   return trial.operation == to_string(Operation::repair);
@@ -27,59 +20,6 @@ bool is_repair(const store::TrialRecord& trial) {
 
 Search::Search(RunContext& run, double floor_us) : run_(run), drafting_(run), floor_us_(floor_us) {
   if (run.options.models.any()) models_.emplace(run);
-}
-
-std::vector<Individual> Search::individuals(int generation) const {
-  std::vector<Individual> all;
-  for (const store::TrialRecord& t : run_.trials) {
-    const Variant variant = run_.variant_of(t);
-    all.push_back({t.number, t.generation, t.island, values_of(variant), t.ok(), t.ratio_low,
-                   run_.space_of(variant, generation)});
-    for (const store::DraftRecord& draft : t.drafts) {
-      if (draft.config == t.config && draft.edits == digest_of_edits(t)) continue;
-      const Variant drafted = parse_variant(draft.config, run_.options.workload, run_.device);
-      all.push_back({t.number, t.generation, t.island, values_of(drafted), false, draft.certain,
-                     run_.space_of(*drafted.family, draft.edits, generation), true});
-    }
-  }
-  return all;
-}
-
-std::vector<Space> Search::spaces(int generation) const {
-  std::vector<Space> all;
-  for (const Family* family : run_.families) all.push_back(space_of(*family, run_.options.workload, run_.device));
-  for (const Variant& variant : run_.found)
-    all[static_cast<std::size_t>(run_.space_of(variant))].found.push_back(values_of(variant));
-  // The search begins at the trial that brought the edits, which was tried.
-  for (const EditedSources& one : run_.edited) {
-    if (one.generation >= generation) break;
-    Space space = all[static_cast<std::size_t>(run_.space_of(*one.variant.family, "", generation))];
-    space.found.clear();
-    space.default_config = values_of(one.variant);
-    space.name = fmt::format("{} with edits {}", one.variant.family->name(), one.digest.substr(0, 8));
-    all.push_back(std::move(space));
-  }
-  return all;
-}
-
-bool Search::is_out_of_time() const {
-  if (run_.trials.empty() || run_.trials_that_fit() > 0) return false;
-  run_.observer.message(
-      fmt::format("the budget of {} has room for no other trial beside the final comparison; stopping "
-                  "after {} trials",
-                  human_duration(run_.options.budget_s), run_.trials.size()));
-  return true;
-}
-
-bool Search::has_reached_the_floor() {
-  floor_us_ = std::min(floor_us_, run_.laboratory.floor(run_.device.processors).us());
-  for (const store::TrialRecord& t : run_.trials)
-    if (t.ok() && t.trial_us <= kFloorReached * floor_us_) {
-      run_.observer.message(
-          fmt::format("trial {} is within 5% of the floor of {:.2f} us; stopping", t.number, floor_us_));
-      return true;
-    }
-  return false;
 }
 
 std::vector<ModelPlace> Search::write_by_models(int generation, std::vector<Place>& places, int first) {
@@ -100,7 +40,7 @@ void Search::run_model_place(int generation, const ModelPlace& written, Place& p
     return;
   }
   run_.add_trial(run_best_of(run_, number(), generation, place), run_.options.trials);
-  if (number() < run_.options.trials && !is_out_of_time()) repair(generation, written);
+  if (number() < run_.options.trials && !is_out_of_time(run_)) repair(generation, written);
 }
 
 void Search::repair(int generation, ModelPlace refused) {
@@ -120,7 +60,7 @@ void Search::run() {
   // A generation's number is fixed by the trials of those before it, so a resumed run finds its place again.
   int generation = run_.trials.empty() ? 0 : run_.trials.back().generation;
   while (trials_done() < options.trials) {
-    if (is_out_of_time()) return;
+    if (is_out_of_time(run_)) return;
     if (models_) profile_elites(run_, generation);
     const auto before = static_cast<int>(std::count_if(run_.trials.begin(), run_.trials.end(),
                                                        [&](const auto& t) { return t.generation < generation; }));
@@ -128,8 +68,8 @@ void Search::run() {
     const auto done = static_cast<int>(std::count_if(run_.trials.begin(), run_.trials.end(), [&](const auto& t) {
       return t.generation == generation && !is_repair(t);
     }));
-    const std::vector<Space> where = spaces(generation);
-    std::vector<Individual> known = individuals(generation);
+    const std::vector<Space> where = spaces_of(run_, generation);
+    std::vector<Individual> known = individuals_of(run_, generation);
     std::vector<Individual> earlier;
     std::copy_if(known.begin(), known.end(), std::back_inserter(earlier),
                  [&](const Individual& individual) { return individual.generation < generation; });
@@ -158,7 +98,7 @@ void Search::run() {
     drafting_.draft(generation, where, std::move(known), places);
     for (std::size_t i = 0; i < places.size() && trials_done() < options.trials; ++i) {
       check_interrupt();
-      if (is_out_of_time()) return;
+      if (is_out_of_time(run_)) return;
       const auto one = std::find_if(written.begin(), written.end(),
                                     [&](const ModelPlace& w) { return w.place == done + static_cast<int>(i); });
       if (one != written.end())
@@ -167,7 +107,7 @@ void Search::run() {
         run_.add_trial(run_best_of(run_, trials_done(), generation, places[i]), options.trials);
     }
     ++generation;
-    if (has_reached_the_floor()) return;
+    if (has_reached_the_floor(run_, floor_us_)) return;
   }
 }
 

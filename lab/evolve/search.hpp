@@ -20,14 +20,6 @@ class Search {
   void run();
 
  private:
-  /// Trials and drafts as they were known when `generation` was proposed.
-  [[nodiscard]] std::vector<Individual> individuals(int generation) const;
-  /// Those of the families, then those of edits that passed before `generation`.
-  [[nodiscard]] std::vector<Space> spaces(int generation) const;
-  /// Says so where the budget has no room for another trial.
-  [[nodiscard]] bool is_out_of_time() const;
-  [[nodiscard]] bool has_reached_the_floor();
-
   /// A generation's places for which models have written, and what they wrote.
   [[nodiscard]] std::vector<ModelPlace> write_by_models(int generation, std::vector<Place>& places, int first);
   /// The trial of a model's place, and where it was refused that of the repaired edits.

@@ -131,17 +131,23 @@ std::string as_twin_of(const store::TrialRecord& twin) {
 }
 
 const store::TrialRecord* twin_of(const RunContext& run, const Variant& variant, const jit::BuildOutcome& build) {
-  if (!build.artifact) return nullptr;
+  return build.artifact ? twin_of(run, variant, build.artifact->machine_code) : nullptr;
+}
+
+const store::TrialRecord* twin_of(const RunContext& run, const Variant& variant, std::string_view machine_code) {
+  if (machine_code.empty()) return nullptr;
   const LaunchPlan plan = variant.plan(run.options.workload, run.device);
   const store::TrialRecord* twin = nullptr;
   for (const store::TrialRecord& earlier : run.trials)
-    if (earlier.machine_code == build.artifact->machine_code && earlier.verdict != Verdict::duplicate &&
+    if (earlier.machine_code == machine_code && earlier.verdict != Verdict::duplicate &&
         run.variant_of(earlier).plan(run.options.workload, run.device) == plan)
       twin = &earlier;
   return twin;
 }
 
 void start_build(const RunContext& run, Draft& draft) {
+  if (draft.is_started) return;
+  draft.is_started = true;
   draft.build = run.builder.start(run.laboratory.request_for(run.variant_of(draft.proposal)));
 }
 

@@ -14,6 +14,8 @@ namespace heed::evolve {
 /// An earlier trial that is the same program launched in the same way; null where there is none.
 [[nodiscard]] const store::TrialRecord* twin_of(const RunContext& run, const Variant& variant,
                                                 const jit::BuildOutcome& build);
+[[nodiscard]] const store::TrialRecord* twin_of(const RunContext& run, const Variant& variant,
+                                                std::string_view machine_code);
 /// "the same machine code and launch as trial 7"
 [[nodiscard]] std::string as_twin_of(const store::TrialRecord& twin);
 
@@ -24,7 +26,7 @@ store::TrialRecord new_trial(std::int64_t run, int number, int generation, const
 /// What became of a trial, as its record has it: verdict, errors, times, resources.
 void record_outcome(const trial::Outcome& judged, store::TrialRecord& record);
 
-/// Begins to build a draft, and waits for the build. @throws Error(interrupted)
+/// Begins to build a draft, once, and waits for the build. @throws Error(interrupted)
 void start_build(const RunContext& run, Draft& draft);
 void wait_for_build(Draft& draft);
 

@@ -14,6 +14,8 @@ json trial_json(const store::TrialRecord& t) {
           {"number", t.number},
           {"generation", t.generation},
           {"island", t.island},
+          {"place", t.place},
+          {"device", t.device},
           {"variant", t.variant},
           {"config", t.config},
           {"edits", t.edits},

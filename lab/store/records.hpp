@@ -36,6 +36,14 @@ struct RunRecord {
   nlohmann::json result;  ///< champion, final comparison, peers: null until the run is finished
 };
 
+/// A generation of a run whose devices share its places: proposed when that many trials were finished, which with the
+/// seed decides what was proposed.
+struct GenerationRecord {
+  std::int64_t run = 0;
+  int generation = 0;
+  int known = 0;
+};
+
 /// A proposal for a trial that was looked at.
 struct DraftRecord {
   std::string config = {};     ///< family:knob=value,...
@@ -58,10 +66,12 @@ struct TrialRecord {
   int number = 0;  ///< 0, 1, ... within the run
   int generation = 0;
   int island = 0;
-  std::string variant;              ///< id
-  std::string config;               ///< family:knob=value,...
-  nlohmann::json edits;             ///< of its sources, as lab/source wrote them; null where they are as carried
-  std::string operation;            ///< how it was proposed: a name of evolve::Operation
+  int place = -1;         ///< of the generation's; -1 where trials are one after the other, and for what has no place
+  std::string device;     ///< that judged it, where the run was given several to choose from
+  std::string variant;    ///< id
+  std::string config;     ///< family:knob=value,...
+  nlohmann::json edits;   ///< of its sources, as lab/source wrote them; null where they are as carried
+  std::string operation;  ///< how it was proposed: a name of evolve::Operation
   std::vector<int> parents;         ///< trial numbers
   std::string why;                  ///< the change in words
   std::vector<DraftRecord> drafts;  ///< it and those that it was chosen from; none where it was proposed alone

@@ -168,6 +168,8 @@ TrialRecord trial_of(const Statement& statement, const std::string& path) {
   t.number = static_cast<int>(row.integer(column++));
   t.generation = static_cast<int>(row.integer(column++));
   t.island = static_cast<int>(row.integer(column++));
+  t.place = static_cast<int>(row.integer(column++));
+  t.device = row.text(column++);
   t.variant = row.text(column++);
   t.config = row.text(column++);
   t.edits = row.json(column++);

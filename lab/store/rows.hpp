@@ -14,7 +14,8 @@ namespace heed::store {
 inline constexpr const char* kRunColumns =
     "id, created, workload, families, device_kind, device, options, heed, source_digest, state, base, result";
 inline constexpr const char* kTrialColumns =
-    "id, run, number, generation, island, variant, config, edits, operation, parents, why, drafts, verdict, finding, "
+    "id, run, number, generation, island, place, device, variant, config, edits, operation, parents, why, drafts, "
+    "verdict, finding, "
     "reason, "
     "\"check\", ratio, ratio_low, "
     "ratio_high, base_us, trial_us, max_abs, rel_rms, worst_row, seed, source_digest, machine_code, gate_checks, "

@@ -24,7 +24,7 @@ CREATE TABLE runs (
 ) STRICT;
 CREATE TABLE trials (
   id INTEGER PRIMARY KEY, run INTEGER NOT NULL REFERENCES runs(id), number INTEGER NOT NULL, generation INTEGER NOT NULL,
-  island INTEGER NOT NULL, variant TEXT NOT NULL, config TEXT NOT NULL, edits TEXT NOT NULL, operation TEXT NOT NULL, parents TEXT NOT NULL,
+  island INTEGER NOT NULL, place INTEGER NOT NULL, device TEXT NOT NULL, variant TEXT NOT NULL, config TEXT NOT NULL, edits TEXT NOT NULL, operation TEXT NOT NULL, parents TEXT NOT NULL,
   why TEXT NOT NULL, drafts TEXT NOT NULL, verdict TEXT NOT NULL, finding TEXT NOT NULL, reason TEXT NOT NULL, "check" TEXT NOT NULL,
   ratio REAL NOT NULL, ratio_low REAL NOT NULL, ratio_high REAL NOT NULL, base_us REAL NOT NULL, trial_us REAL NOT NULL,
   max_abs REAL NOT NULL, rel_rms REAL NOT NULL, worst_row REAL NOT NULL, seed INTEGER NOT NULL, source_digest TEXT NOT NULL,
@@ -32,6 +32,10 @@ CREATE TABLE trials (
   verify_ms REAL NOT NULL, measure_ms REAL NOT NULL, run_elapsed_s REAL NOT NULL,
   finished TEXT NOT NULL,
   UNIQUE (run, number)
+) STRICT;
+CREATE TABLE generations (
+  run INTEGER NOT NULL REFERENCES runs(id), generation INTEGER NOT NULL, known INTEGER NOT NULL,
+  PRIMARY KEY (run, generation)
 ) STRICT;
 CREATE TABLE comparisons (
   id INTEGER PRIMARY KEY, run INTEGER NOT NULL REFERENCES runs(id), kind TEXT NOT NULL, subject TEXT NOT NULL,
@@ -189,10 +193,11 @@ std::int64_t Store::add_trial(const TrialRecord& t) {
   Transaction transaction(database_);
   Statement insert = database_.prepare(fmt::format("INSERT INTO trials ({}) VALUES (NULL{})", kTrialColumns, [] {
     std::string marks;
-    for (int i = 0; i < 36; ++i) marks += ", ?";
+    for (int i = 0; i < 38; ++i) marks += ", ?";
     return marks;
   }()));
-  insert.add(t.run).add(t.number).add(t.generation).add(t.island).add(t.variant);
+  insert.add(t.run).add(t.number).add(t.generation).add(t.island);
+  insert.add(t.place).add(t.device).add(t.variant);
   insert.add(t.config)
       .add(json_text(t.edits))
       .add(t.operation)
@@ -220,6 +225,22 @@ std::int64_t Store::add_trial(const TrialRecord& t) {
   const std::int64_t id = database_.last_id();
   transaction.commit();
   return id;
+}
+
+void Store::set_generation(const GenerationRecord& g) {
+  database_.prepare("INSERT OR REPLACE INTO generations (run, generation, known) VALUES (?, ?, ?)")
+      .add(g.run)
+      .add(g.generation)
+      .add(g.known)
+      .run();
+}
+
+std::vector<GenerationRecord> Store::generations(std::int64_t run) {
+  std::vector<GenerationRecord> all;
+  Statement row = database_.prepare("SELECT generation, known FROM generations WHERE run = ? ORDER BY generation");
+  row.add(run);
+  while (row.step()) all.push_back({run, static_cast<int>(row.integer(0)), static_cast<int>(row.integer(1))});
+  return all;
 }
 
 void Store::set_diagnosis(std::int64_t trial, const nlohmann::json& diagnosis) {

@@ -15,7 +15,7 @@
 namespace heed::store {
 
 /// Layout of the tables. A file with a higher number was written by a newer Heed and is left alone.
-inline constexpr int kSchemaVersion = 7;
+inline constexpr int kSchemaVersion = 8;
 
 class Store {
  public:
@@ -25,6 +25,10 @@ class Store {
   std::int64_t add_run(const RunRecord& run);
   [[nodiscard]] std::optional<RunRecord> find_run(std::int64_t id);
   [[nodiscard]] std::vector<RunRecord> runs();
+  /// Replaces what was kept of that generation.
+  void set_generation(const GenerationRecord& generation);
+  /// Of a run, in their order.
+  [[nodiscard]] std::vector<GenerationRecord> generations(std::int64_t run);
   void set_state(std::int64_t run, RunState state);
   void set_base(std::int64_t run, const nlohmann::json& base);
   void set_result(std::int64_t run, const nlohmann::json& result, RunState state);

@@ -19,6 +19,7 @@
 #include "base/limits.hpp"
 #include "base/random.hpp"
 #include "base/text.hpp"
+#include "device/placement.hpp"
 #include "json/integer.hpp"
 #include "process/process.hpp"
 
@@ -62,6 +63,11 @@ Worker::Worker(DeviceKind device, std::shared_ptr<Arena> arena) : arena_(std::mo
   const std::string executable = self_executable();
   const std::string device_name(to_string(device));
   const char* const argv[] = {executable.c_str(), "worker", device_name.c_str(), nullptr};
+  const Placement& where = placement();
+  const std::vector<std::string> environment = environment_of(where);
+  std::vector<char*> variables;
+  for (const std::string& one : environment) variables.push_back(const_cast<char*>(one.c_str()));
+  variables.push_back(nullptr);
   const pid_t parent = ::getpid();
   pid_ = ::fork();
   if (pid_ < 0) throw Error(ErrorCode::worker, fmt::format("cannot start a worker: {}", last_system_error()));
@@ -71,6 +77,7 @@ Worker::Worker(DeviceKind device, std::shared_ptr<Arena> arena) : arena_(std::mo
     ::setpgid(0, 0);
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (::getppid() != parent) ::_exit(127);
+    if (!run_on(where.workers)) ::_exit(127);
     const rlimit no_core{0, 0};
     ::setrlimit(RLIMIT_CORE, &no_core);
     // dup through high numbers first: a source may itself be 3 or 4
@@ -82,8 +89,9 @@ Worker::Worker(DeviceKind device, std::shared_ptr<Arena> arena) : arena_(std::mo
     ::dup2(memory, kArena);
     ::close(socket);
     ::close(memory);
-    ::execv("/proc/self/exe", const_cast<char* const*>(argv));  // this very program, though its file was replaced
-    ::execv(executable.c_str(), const_cast<char* const*>(argv));
+    // this very program, though its file was replaced
+    ::execve("/proc/self/exe", const_cast<char* const*>(argv), variables.data());
+    ::execve(executable.c_str(), const_cast<char* const*>(argv), variables.data());
     ::_exit(127);
   }
   ::close(sockets[1]);

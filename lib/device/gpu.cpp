@@ -1,8 +1,13 @@
 #include <dlfcn.h>
 #include <fmt/format.h>
 
+#include <map>
+#include <mutex>
+
 #include "base/text.hpp"
 #include "device/device.hpp"
+#include "device/gpu_bus.hpp"
+#include "device/placement.hpp"
 #include "heed/heed.hpp"
 
 #ifdef HEED_WITH_CUDA
@@ -88,7 +93,24 @@ CudaProbe probe_cuda(int ordinal) {
   }
 }
 
+std::string bus_of_gpu(int ordinal) {
+  try {
+    const CudaDriver& cuda = cuda_driver();
+    CUdevice device = 0;
+    char bus[32] = {};
+    const bool is_known = cuda.device_get(&device, ordinal) == CUDA_SUCCESS &&
+                          cuda.device_get_pci_bus_id(bus, sizeof bus, device) == CUDA_SUCCESS;
+    return is_known ? bus : "";
+  } catch (const Error&) {
+    return {};
+  }
+}
+
 #else
+
+std::string bus_of_gpu(int) {
+  return {};
+}
 
 CudaProbe probe_cuda(int) {
   return {std::nullopt, "this build has no CUDA support (cuda.h was not found when it was configured)"};
@@ -98,26 +120,31 @@ CudaProbe probe_cuda(int) {
 
 namespace {
 
-// The driver's first GPU as NVML knows it, which counts all GPUs, whatever CUDA_VISIBLE_DEVICES says: by its place on
-// the bus. Null where it is not found.
-void* nvml_handle(void* library) {
+// A GPU of the driver as NVML knows it, which counts all GPUs, whatever CUDA_VISIBLE_DEVICES says: by its place on the
+// bus. Null where it is not found.
+void* find_nvml_handle(void* library, int gpu) {
   void* handle = nullptr;
 #ifdef HEED_WITH_CUDA
   const auto init = reinterpret_cast<int (*)()>(::dlsym(library, "nvmlInit_v2"));
   const auto handle_by_bus =
       reinterpret_cast<int (*)(const char*, void**)>(::dlsym(library, "nvmlDeviceGetHandleByPciBusId_v2"));
   if (init == nullptr || handle_by_bus == nullptr || init() != 0) return nullptr;
-  const CudaDriver& cuda = cuda_driver();
-  CUdevice device = 0;
-  char bus[32] = {};
-  if (cuda.device_get(&device, 0) != CUDA_SUCCESS ||
-      cuda.device_get_pci_bus_id(bus, sizeof bus, device) != CUDA_SUCCESS)
-    return nullptr;
-  if (handle_by_bus(bus, &handle) != 0) return nullptr;
+  const std::string bus = bus_of_gpu(gpu);
+  if (bus.empty() || handle_by_bus(bus.c_str(), &handle) != 0) return nullptr;
 #else
   (void)library;
+  (void)gpu;
 #endif
   return handle;
+}
+
+// Found once for each GPU: threads of several ask between their blocks.
+void* nvml_handle(void* library, int gpu) {
+  static std::mutex mutex;
+  static std::map<int, void*> known;
+  const std::lock_guard lock(mutex);
+  const auto at = known.find(gpu);
+  return at != known.end() ? at->second : known.emplace(gpu, find_nvml_handle(library, gpu)).first->second;
 }
 
 }  // namespace
@@ -133,7 +160,7 @@ DeviceState device_state(DeviceKind kind) {
   const auto power = reinterpret_cast<int (*)(Handle, unsigned*)>(::dlsym(library, "nvmlDeviceGetPowerUsage"));
   const auto temperature =
       reinterpret_cast<int (*)(Handle, int, unsigned*)>(::dlsym(library, "nvmlDeviceGetTemperature"));
-  static const Handle handle = nvml_handle(library);
+  const Handle handle = nvml_handle(library, placement().gpu);
   if (handle == nullptr || clock == nullptr || power == nullptr || temperature == nullptr) return state;
   constexpr int kSmClock = 1;
   constexpr int kGpuTemperature = 0;

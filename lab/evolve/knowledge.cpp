@@ -1,0 +1,50 @@
+#include "evolve/knowledge.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace heed::evolve {
+namespace {
+
+std::string digest_of_edits(const store::TrialRecord& trial) {
+  return trial.edits.is_object() ? trial.edits.value("digest", std::string()) : std::string();
+}
+
+}  // namespace
+
+std::vector<Individual> individuals_of(const RunContext& run, int generation, std::size_t known) {
+  std::vector<Individual> all;
+  for (std::size_t i = 0; i < std::min(known, run.trials.size()); ++i) {
+    const store::TrialRecord& t = run.trials[i];
+    const Variant variant = run.variant_of(t);
+    all.push_back(
+        {t.number, t.generation, t.island, values_of(variant), t.ok(), t.ratio_low, run.space_of(variant, generation)});
+    for (const store::DraftRecord& draft : t.drafts) {
+      if (draft.config == t.config && draft.edits == digest_of_edits(t)) continue;
+      const Variant drafted = parse_variant(draft.config, run.options.workload, run.device);
+      all.push_back({t.number, t.generation, t.island, values_of(drafted), false, draft.certain,
+                     run.space_of(*drafted.family, draft.edits, generation), true});
+    }
+  }
+  return all;
+}
+
+std::vector<Space> spaces_of(const RunContext& run, int generation) {
+  std::vector<Space> all;
+  for (const Family* family : run.families) all.push_back(space_of(*family, run.options.workload, run.device));
+  for (const Variant& variant : run.found)
+    all[static_cast<std::size_t>(run.space_of(variant))].found.push_back(values_of(variant));
+  // The search begins at the trial that brought the edits, which was tried.
+  for (const EditedSources& one : run.edited) {
+    if (one.generation >= generation) break;
+    Space space = all[static_cast<std::size_t>(run.space_of(*one.variant.family, "", generation))];
+    space.found.clear();
+    space.default_config = values_of(one.variant);
+    space.name = fmt::format("{} with edits {}", one.variant.family->name(), one.digest.substr(0, 8));
+    all.push_back(std::move(space));
+  }
+  return all;
+}
+
+}  // namespace heed::evolve

@@ -1,0 +1,90 @@
+#include "evolve/planner.hpp"
+
+#include <algorithm>
+
+#include "base/check.hpp"
+
+namespace heed::evolve {
+
+Planner::Entries::const_iterator Planner::first_open() const {
+  return std::find_if(entries_.begin(), entries_.end(), [](const auto& entry) { return entry.second.job.has_value(); });
+}
+
+void Planner::replay(const std::vector<std::size_t>& known, const std::vector<Taken>& taken) {
+  places_ = static_cast<int>(std::count(taken.begin(), taken.end(), std::nullopt));
+  std::size_t finished = 0;
+  const auto finish_until = [&](std::size_t count) {
+    for (; finished < std::min(count, taken.size()); ++finished) {
+      // One that an ablation added to a run of one device may be beyond what is proposed.
+      if (taken[finished] && entries_.erase(*taken[finished]) == 0) ++places_;
+    }
+  };
+  for (const std::size_t count : known) {
+    finish_until(count);
+    add(propose_whole(count));
+  }
+  finish_until(taken.size());
+  // Another number of trials may leave more open than it has room for; none of a later generation was proposed then.
+  for (auto at = entries_.end(); places_ > trials_ && at != entries_.begin();)
+    if (--at; at->second.job) {
+      at = entries_.erase(at);
+      --places_;
+    }
+}
+
+Planner::Generation Planner::propose_whole(std::size_t known) const {
+  std::vector<Proposal> under_way;
+  for (const auto& [at, entry] : entries_)
+    under_way.insert(under_way.end(), entry.proposals.begin(), entry.proposals.end());
+  return propose_(generation_, known, under_way);
+}
+
+bool Planner::propose(std::size_t known) {
+  Generation generation = propose_whole(known);
+  if (static_cast<int>(generation.places.size()) > trials_ - places_)
+    generation.places.resize(static_cast<std::size_t>(std::max(0, trials_ - places_)));
+  if (generation.places.empty()) return false;
+  add(std::move(generation));
+  return true;
+}
+
+void Planner::add(Generation generation) {
+  for (std::size_t i = 0; i < generation.places.size(); ++i) {
+    const int index = static_cast<int>(i);
+    Entry& entry = entries_[{generation_, index}];
+    for (const Draft& draft : generation.places[i].drafts) entry.proposals.push_back(draft.proposal);
+    entry.job = Job{generation_, index, std::move(generation.places[i]), generation.knowledge, 0};
+  }
+  places_ += static_cast<int>(generation.places.size());
+  ++generation_;
+}
+
+std::vector<Job*> Planner::open() {
+  std::vector<Job*> all;
+  for (auto& [at, entry] : entries_)
+    if (entry.job) all.push_back(&*entry.job);
+  return all;
+}
+
+Job Planner::take() {
+  const auto at = entries_.find(first_open()->first);
+  HEED_CHECK(at != entries_.end());
+  Job job = std::move(*at->second.job);
+  at->second.job.reset();
+  ++under_way_;
+  return job;
+}
+
+void Planner::put_back(Job job) {
+  const auto at = entries_.find({job.generation, job.index});
+  HEED_CHECK(at != entries_.end() && !at->second.job);
+  at->second.job = std::move(job);
+  --under_way_;
+}
+
+void Planner::finish(int generation, int index) {
+  HEED_CHECK(entries_.erase({generation, index}) == 1);
+  --under_way_;
+}
+
+}  // namespace heed::evolve

@@ -1,0 +1,88 @@
+/// Which places are to be judged next where several devices judge a run's trials.
+///
+/// A device does not wait for the others: where no place is left, the next generation is proposed from the trials that
+/// are finished, and what is under way counts as known. So proposals are a function of the seed and of the order in
+/// which trials finished. How many were finished when a generation was proposed is stored, and a resumed run proposes
+/// all generations again, whatever devices it has.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "evolve/draft.hpp"
+#include "evolve/knowledge.hpp"
+
+namespace heed::evolve {
+
+/// A place of a generation on its way to a trial.
+struct Job {
+  int generation = 0;
+  int index = 0;  ///< which of its places
+  Place place;
+  std::shared_ptr<const Knowledge> knowledge;  ///< from which it was proposed
+  int devices_lost = 0;                        ///< that failed while they judged it
+};
+
+class Planner {
+ public:
+  struct Generation {
+    std::vector<Place> places;
+    std::shared_ptr<const Knowledge> knowledge;
+  };
+  /// @param known how many trials, in the order in which they finished, the generation may rest on
+  /// @param under_way the first proposals of all places before it that are not among these trials
+  using Propose = std::function<Generation(int generation, std::size_t known, const std::vector<Proposal>& under_way)>;
+  /// Generation and place of a finished trial; none of one that had no place, as those that an ablation adds.
+  using Taken = std::optional<std::pair<int, int>>;
+
+  /// @param trials of the run in all
+  Planner(int trials, Propose propose) : trials_(trials), propose_(std::move(propose)) {}
+
+  /// Proposes the generations of a stored run again; places without a trial are open then.
+  /// @param known of each generation, from 0 on
+  /// @param taken of each trial, in the order in which they finished; a place that is not proposed counts as none
+  void replay(const std::vector<std::size_t>& known, const std::vector<Taken>& taken);
+
+  /// Proposes the next generation. @return whether it has a place
+  bool propose(std::size_t known);
+
+  [[nodiscard]] bool has_open() const { return first_open() != entries_.end(); }
+  /// Open places, the next one first, for builds ahead.
+  [[nodiscard]] std::vector<Job*> open();
+  /// The first open place, which is under way from now on.
+  Job take();
+  /// A place that was under way is open again.
+  void put_back(Job job);
+  /// The trial of a place that was under way is stored.
+  void finish(int generation, int index);
+
+  [[nodiscard]] int under_way() const { return under_way_; }
+  /// That will be proposed next.
+  [[nodiscard]] int next_generation() const { return generation_; }
+  /// Whether the run's trials leave another generation a place.
+  [[nodiscard]] bool has_room() const { return places_ < trials_; }
+
+ private:
+  struct Entry {
+    std::optional<Job> job;  ///< while it is open
+    std::vector<Proposal> proposals;
+  };
+  using Entries = std::map<std::pair<int, int>, Entry>;
+  [[nodiscard]] Entries::const_iterator first_open() const;
+  [[nodiscard]] Generation propose_whole(std::size_t known) const;
+  void add(Generation generation);
+
+  int trials_;
+  Propose propose_;
+  int generation_ = 0;
+  int places_ = 0;  ///< proposed so far, and trials without one
+  int under_way_ = 0;
+  Entries entries_;  ///< without those that are finished
+};
+
+}  // namespace heed::evolve

@@ -1,0 +1,277 @@
+#include "evolve/shared_search.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "device/processors.hpp"
+#include "evolve/knowledge.hpp"
+#include "evolve/search_end.hpp"
+#include "evolve/trials.hpp"
+#include "process/interrupt.hpp"
+#include "record/run_result.hpp"
+
+namespace heed::evolve {
+namespace {
+
+constexpr int kMostDevicesAPlace = 2;  // that fail while they judge it: the second says that it is the place's doing
+
+// Generation and place of each stored trial, and what each generation of a run rested on whose trials were made one
+// after the other: all before it.
+std::vector<std::size_t> note_places(std::vector<Planner::Taken>& taken,
+                                     const std::vector<store::TrialRecord>& trials) {
+  std::vector<std::size_t> known;
+  int index = 0;
+  for (std::size_t i = 0; i < trials.size(); ++i) {
+    if (trials[i].generation >= static_cast<int>(known.size())) {
+      known.push_back(i);
+      index = 0;
+    }
+    taken[i] = std::pair{trials[i].generation, index++};
+  }
+  return known;
+}
+
+// Looks of a device that is lost are no part of what another one looks at.
+void forget_looks(Job& job) {
+  for (Draft& draft : job.place.drafts) draft.give_up("");
+}
+
+}  // namespace
+
+void expect_shareable(const record::RunOptions& options, DeviceKind kind, std::size_t devices) {
+  if (options.models.any())
+    throw Error(ErrorCode::usage,
+                "--devices shares out trials that knobs propose, and models write theirs one after the other; leave "
+                "out one of them",
+                "--devices");
+  if (kind == DeviceKind::cpu && devices > 1 && options.strategy.drafts > kMostDraftsOnProcessors)
+    throw Error(ErrorCode::usage,
+                fmt::format("--drafts {} on several groups of processors would have compilers run beside what is "
+                            "timed; at most {} are built before",
+                            options.strategy.drafts, kMostDraftsOnProcessors),
+                std::to_string(options.strategy.drafts));
+}
+
+DeviceOfRun only_device(const DeviceFacts& device) {
+  return {device.kind == DeviceKind::cuda ? "GPU 0" : "processors " + processor_list(allowed_processors()), {}};
+}
+
+SharedSearch::SharedSearch(RunContext& run, std::vector<DeviceOfRun> devices, double floor_us)
+    : run_(run),
+      floor_us_(floor_us),
+      planner_(run.options.trials,
+               [this](int generation, std::size_t known, const std::vector<Proposal>& under_way) {
+                 return generation_of(generation, known, under_way);
+               }),
+      trials_before_(run.trials.size()) {
+  const trial::Built base = run.laboratory.base();
+  const std::optional<store::RunRecord> stored = run.store.find_run(run.run);
+  for (std::size_t i = 0; i < devices.size(); ++i) {
+    std::optional<double> self_spread;
+    if (stored && stored->base.is_object())
+      for (const nlohmann::json& one : stored->base.value("devices", nlohmann::json::array()))
+        if (one.value("name", std::string()) == devices[i].name && one.contains("self_spread"))
+          self_spread = one.at("self_spread").get<double>();
+    statuses_.push_back({.name = devices[i].name});
+    auto station = std::make_unique<Station>(run, std::move(devices[i]), base, self_spread,
+                                             [this, i](const std::string& text) { say(i, text); });
+    stations_.push_back(station.get());
+    judges_.push_back(std::move(station));
+  }
+}
+
+void SharedSearch::run() {
+  run_.observer.message(fmt::format("verifying the base on {} device{}, and comparing it with itself there",
+                                    stations_.size(), stations_.size() == 1 ? "" : "s"));
+  const double begin_s = run_.elapsed_s();
+  judge_on(judges_, *this);
+  tell_devices();
+  for (const Station* station : stations_) {
+    run_.draft_phases += station->phases();
+    run_.beside_s += station->seconds();
+  }
+  run_.beside_s -= run_.elapsed_s() - begin_s;
+}
+
+void SharedSearch::replay() {
+  std::vector<Planner::Taken> taken(run_.trials.size());
+  std::vector<std::size_t> known;
+  const std::vector<store::GenerationRecord> generations = run_.store.generations(run_.run);
+  if (generations.empty()) {
+    known = note_places(taken, run_.trials);
+    for (std::size_t i = 0; i < known.size(); ++i)
+      run_.store.set_generation({run_.run, static_cast<int>(i), static_cast<int>(known[i])});
+  } else {
+    for (const store::GenerationRecord& one : generations) known.push_back(static_cast<std::size_t>(one.known));
+    for (std::size_t i = 0; i < taken.size(); ++i)
+      if (const store::TrialRecord& t = run_.trials[i]; t.place >= 0) taken[i] = std::pair{t.generation, t.place};
+  }
+  planner_.replay(known, taken);
+}
+
+Planner::Generation SharedSearch::generation_of(int generation, std::size_t known,
+                                                const std::vector<Proposal>& under_way) const {
+  auto knowledge = std::make_shared<Knowledge>();
+  knowledge->spaces = spaces_of(run_, generation);
+  knowledge->individuals = individuals_of(run_, generation, known);
+  for (const Proposal& p : under_way)
+    knowledge->individuals.push_back({-1, generation, p.island, p.config, false, 0, p.space, true});
+  Planner::Generation proposed;
+  proposed.places =
+      places_of(evolve::propose(run_.options.strategy, knowledge->spaces, generation, knowledge->individuals));
+  proposed.knowledge = std::move(knowledge);
+  return proposed;
+}
+
+void SharedSearch::prepared(std::size_t device, const PreparedDevice& about) {
+  statuses_[device].doing = DeviceStatus::Doing::waiting;
+  note_in_base(statuses_[device].name, about.base);
+  if (!about.can_draft) run_.options.strategy.drafts = 1;
+}
+
+void SharedSearch::all_prepared() {
+  replay();
+  build_open();
+  began_s_ = run_.elapsed_s();
+  nlohmann::json names = nlohmann::json::array();
+  for (const DeviceStatus& status : statuses_)
+    if (status.doing != DeviceStatus::Doing::lost) names.push_back(status.name);
+  const std::optional<store::RunRecord> stored = run_.store.find_run(run_.run);
+  nlohmann::json base = stored->base;
+  base["searches"].push_back({{"began_s", began_s_}, {"trials_before", trials_before_}, {"devices", names}});
+  run_.store.set_base(run_.run, base);
+}
+
+std::optional<Job> SharedSearch::next(std::size_t device) {
+  if (is_over_ || (!planner_.has_open() && !propose())) return std::nullopt;
+  if (is_out_of_time(run_, planner_.under_way())) {
+    is_over_ = true;
+    return std::nullopt;
+  }
+  DeviceStatus& status = statuses_[device];
+  ++status.under_way;
+  status.doing = DeviceStatus::Doing::judging;
+  return planner_.take();
+}
+
+bool SharedSearch::propose() {
+  const bool is_cpu = run_.device.kind == DeviceKind::cpu;
+  if (!planner_.has_room()) return false;
+  if (is_cpu && planner_.under_way() > 0) return false;  // compilers would disturb what is timed
+  if (!run_.trials.empty() && has_reached_the_floor(run_, floor_us_)) {
+    is_over_ = true;
+    return false;
+  }
+  const int generation = planner_.next_generation();
+  const std::size_t known = run_.trials.size();
+  if (!planner_.propose(known)) {
+    if (planner_.under_way() == 0) run_.observer.message("the space holds no variant that was not tried; stopping");
+    return false;
+  }
+  run_.store.set_generation({run_.run, generation, static_cast<int>(known)});
+  run_.observer.generation_started(generation, static_cast<int>(known), run_.options.trials);
+  tell_devices();
+  build_open();
+  return true;
+}
+
+void SharedSearch::build_open() {
+  const std::vector<Job*> open = planner_.open();
+  for (Job* job : open)
+    for (Draft& draft : job->place.drafts) start_build(run_, draft);
+  if (run_.device.kind != DeviceKind::cpu) return;
+  for (Job* job : open)
+    for (Draft& draft : job->place.drafts) wait_for_build(draft);
+}
+
+void SharedSearch::finished(std::size_t device, const Job& job, store::TrialRecord trial) {
+  DeviceStatus& status = statuses_[device];
+  if (--status.under_way == 0 && status.doing == DeviceStatus::Doing::judging)
+    status.doing = DeviceStatus::Doing::waiting;
+  ++status.trials;
+  trial.number = static_cast<int>(run_.trials.size());
+  trial.run_elapsed_s = run_.elapsed_s();
+  if (trial.ok())  // two devices may have been at one program at a time
+    if (const store::TrialRecord* twin = twin_of(run_, run_.variant_of(trial), trial.machine_code)) {
+      trial.verdict = Verdict::duplicate;
+      trial.reason = as_twin_of(*twin) + ", which another device judged meanwhile";
+    }
+  planner_.finish(job.generation, job.index);
+  tick();
+  run_.add_trial(std::move(trial), run_.options.trials);
+  for (Station* station : stations_) station->learn(run_.trials.back());
+}
+
+void SharedSearch::lost(std::size_t device, std::optional<Job> job, const std::string& why) {
+  DeviceStatus& status = statuses_[device];
+  status.doing = DeviceStatus::Doing::lost;
+  tick();
+  run_.observer.message(fmt::format("{} is lost, the run goes on without it: {}", status.name, why));
+  note_in_base(status.name, {{"lost", why}});
+  tell_devices();
+  if (!job) return;
+  if (job->devices_lost < kMostDevicesAPlace) {
+    put_back(device, std::move(*job));
+    return;
+  }
+  const Proposal& proposal = job->place.drafts.front().proposal;
+  store::TrialRecord trial =
+      new_trial(run_.run, 0, job->generation, run_.variant_of(proposal), to_string(proposal.operation), proposal.why);
+  trial.island = proposal.island;
+  trial.parents = proposal.parents;
+  trial.place = job->index;
+  trial.device = status.name;
+  trial.verdict = Verdict::crashed;
+  trial.reason = fmt::format("{} devices were lost while they judged it; the last: {}", job->devices_lost, why);
+  trial.check = "judging";
+  trial.finished = store::utc_now();
+  finished(device, *job, std::move(trial));
+}
+
+void SharedSearch::put_back(std::size_t device, Job job) {
+  --statuses_[device].under_way;
+  forget_looks(job);
+  planner_.put_back(std::move(job));
+}
+
+void SharedSearch::say(std::size_t device, const std::string& text) {
+  const std::lock_guard lock(said_mutex_);
+  said_.push_back(fmt::format("{}: {}", statuses_[device].name, text));
+}
+
+void SharedSearch::tick() {
+  std::deque<std::string> said;
+  {
+    const std::lock_guard lock(said_mutex_);
+    said.swap(said_);
+  }
+  for (const std::string& text : said) run_.observer.message(text);
+}
+
+void SharedSearch::tell_devices() {
+  const double minutes = (run_.elapsed_s() - began_s_) / 60;
+  const std::size_t trials = run_.trials.size() - trials_before_;
+  const bool can_tell = began_s_ > 0 && trials > 0 && minutes > 0;
+  run_.observer.devices_changed(statuses_, can_tell ? static_cast<double>(trials) / minutes : 0);
+}
+
+// Beside the base as the run's first device read it. What was recorded of a device stays, for decisions rested on it.
+void SharedSearch::note_in_base(const std::string& device, const nlohmann::json& what) {
+  const std::optional<store::RunRecord> stored = run_.store.find_run(run_.run);
+  nlohmann::json base = stored && stored->base.is_object() ? stored->base : nlohmann::json::object();
+  nlohmann::json& devices = base["devices"];
+  if (!devices.is_array()) devices = nlohmann::json::array();
+  for (nlohmann::json& one : devices)
+    if (one.value("name", std::string()) == device) {
+      one.update(what);
+      run_.store.set_base(run_.run, base);
+      return;
+    }
+  nlohmann::json one = {{"name", device}};
+  one.update(what);
+  devices.push_back(std::move(one));
+  run_.store.set_base(run_.run, base);
+}
+
+}  // namespace heed::evolve

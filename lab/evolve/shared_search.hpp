@@ -1,0 +1,72 @@
+/// A search whose trials several devices of a kind judge, each beside the base on itself.
+///
+/// One run, one store, one population. Compilers are shared. Finalists, ablation and PyTorch are measured on the first
+/// device, together, as those of every run.
+#pragma once
+
+#include <chrono>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "evolve/judge_pool.hpp"
+#include "evolve/planner.hpp"
+#include "evolve/run_context.hpp"
+#include "evolve/station.hpp"
+
+namespace heed::evolve {
+
+/// Looks at a draft in one round: those of later ones are built while another device may time something.
+inline constexpr int kMostDraftsOnProcessors = kDraftsARound;
+
+/// Refuses what several devices cannot share. @throws Error(usage)
+void expect_shareable(const record::RunOptions& options, DeviceKind kind, std::size_t devices);
+
+/// The device of a run that was given none to choose from.
+DeviceOfRun only_device(const DeviceFacts& device);
+
+class SharedSearch final : private PoolOwner {
+ public:
+  /// The laboratory of `run` has its base by now. @param floor_us as measured before the search
+  SharedSearch(RunContext& run, std::vector<DeviceOfRun> devices, double floor_us);
+
+  /// Goes on behind the trials that are stored, whatever devices judged them.
+  /// @throws Error(interrupted), Error(no_device) where all devices are lost
+  void run();
+
+ private:
+  void prepared(std::size_t device, const PreparedDevice& about) override;
+  void all_prepared() override;
+  std::optional<Job> next(std::size_t device) override;
+  void finished(std::size_t device, const Job& job, store::TrialRecord trial) override;
+  void lost(std::size_t device, std::optional<Job> job, const std::string& why) override;
+  void put_back(std::size_t device, Job job) override;
+  void tick() override;
+
+  void replay();
+  [[nodiscard]] Planner::Generation generation_of(int generation, std::size_t known,
+                                                  const std::vector<Proposal>& under_way) const;
+  /// @return whether there is an open place now
+  bool propose();
+  void build_open();
+  void say(std::size_t device, const std::string& text);
+  void tell_devices();
+  void note_in_base(const std::string& device, const nlohmann::json& what);
+
+  RunContext& run_;
+  double floor_us_;
+  Planner planner_;
+  std::vector<Station*> stations_;  ///< those of `judges_`
+  std::vector<DeviceStatus> statuses_;
+  std::vector<std::unique_ptr<DeviceJudge>> judges_;
+  std::size_t trials_before_ = 0;  ///< those of earlier processes
+  double began_s_ = 0;             ///< when the first place was handed out
+  bool is_over_ = false;
+  std::mutex said_mutex_;
+  std::deque<std::string> said_;
+};
+
+}  // namespace heed::evolve
