@@ -55,7 +55,7 @@ std::vector<CoveringProgram> precision_programs(const DeviceFacts& device, const
           w.quantised = quantise::quantised_by(w, quantise::find_mode(name)).quantised;
           for (const Family* family : families()) {
             if (family->is_special()) continue;
-            // On a GPU without features: NVRTC did not end in time, on two shared processors, with all of them.
+            // On a GPU without features, so that files stay small; NVRTC makes the others where they are wanted.
             add(*family, cpu ? with_features(w, family->features()) : w);
           }
         }

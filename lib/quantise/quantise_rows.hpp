@@ -11,7 +11,8 @@
 ///
 /// NaN and infinity are no numbers of a scale. In e4m3 and e5m2 each becomes NaN (they have none or saturate), so that
 /// it shows where the 16-bit value would have; int8 has neither, and there the factor of what shares one with it is
-/// NaN. Sums of channels leave them out. Where all that shares a factor is zero, the factor is 1.
+/// NaN. Sums of channels leave them out, and so count them as zeros of the mean. Where all that shares a factor is
+/// zero, the factor is 1.
 #pragma once
 
 #include "kernels/attention/features.hpp"
