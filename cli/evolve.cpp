@@ -8,8 +8,10 @@
 #include "base/version.hpp"
 #include "cli/book_add.hpp"
 #include "compile/embedded.hpp"
+#include "device/device_list.hpp"
 #include "dispatch/tuned_table.hpp"
 #include "json/text.hpp"
+#include "report/devices.hpp"
 #include "report/models.hpp"
 #include "report/outcome.hpp"
 #include "report/run_report.hpp"
@@ -93,6 +95,14 @@ int run(const EvolveOptions& o, const CLI::App& app) {
                               "not mix. Start a new run",
                               o.resume, device_then, arch_then, device.name, device.arch),
                   std::to_string(o.resume));
+    if (const int processors_then = stored->device.value("processors", 0); processors_then != device.processors)
+      throw Error(ErrorCode::unsupported,
+                  fmt::format("run {} was made on {} processors, each of its devices; {} here, and times of different "
+                              "numbers do not mix. {} chooses which, or start a new run",
+                              o.resume, processors_then,
+                              device.processors == 1 ? "there is 1" : fmt::format("there are {}", device.processors),
+                              device.kind == DeviceKind::cpu ? "--devices 0+1 (joined by +, or one)" : "--devices"),
+                  std::to_string(o.resume));
     if (stored->source_digest != compile::source_digest())
       throw Error(ErrorCode::unsupported,
                   fmt::format("run {} was made with kernel sources {}; this Heed carries {}, and their times do not "
@@ -146,6 +156,8 @@ int run(const EvolveOptions& o, const CLI::App& app) {
     nlohmann::json evidence = report::evidence(record);
     report::add_family_digests(evidence, sources());
     report::add_programs(evidence, shop.store->trials(id));
+    if (const nlohmann::json devices = report::devices_json(record, shop.store->trials(id)); devices.is_object())
+      evidence["run"].update(devices);
     report::add_models(evidence, report::model_statistics(shop.store->trials(id), store::exchanges(*shop.store, id)));
     write_file_atomically(path, json_text(evidence, 1) + "\n", ErrorCode::store);
   }
@@ -158,6 +170,7 @@ int run(const EvolveOptions& o, const CLI::App& app) {
     return exit_code;
   }
   print("\n" + report::result_text(record));
+  print(report::devices_text(record, shop.store->trials(id)));
   print(report::text_of(report::model_statistics(shop.store->trials(id), store::exchanges(*shop.store, id))));
   if (record.result.contains("final"))
     print(fmt::format("\nStored as run {}. More: heed show {}   Again: heed replay {}\n", id, id,
@@ -243,6 +256,7 @@ void add_evolve(CLI::App& app, int& exit_code) {
       "  heed evolve --resume 3");
   command->callback([o, command, book, &exit_code] {
     o->into_book = book->count() > 0;
+    if (command->count("--devices") > 0 && o->devices.empty()) (void)parse_device_list(o->devices);
     check_options_fit(*o, *command);
     o->models = o->model_arguments.chosen(*command);
     exit_code = command->count("--workloads") > 0 ? evolve_workloads(*o) : run(*o, *command);

@@ -65,10 +65,11 @@ class Progress final : public evolve::Observer {
 
 }  // namespace
 
-Workshop::Workshop(const EvolveOptions& o) : store(o.store.open(store::Access::read_write)) {
+Workshop::Workshop(const EvolveOptions& o) {
   if (o.devices.empty()) {
     device = o.machine.choose();
     builder = o.machine.builder();
+    store = o.store.open(store::Access::read_write);
     return;
   }
   DeviceSelection chosen = select_devices(o.devices, parse_device_choice(o.machine.device));
@@ -80,6 +81,7 @@ Workshop::Workshop(const EvolveOptions& o) : store(o.store.open(store::Access::r
   place = std::make_unique<Placed>(devices.front().placement);
   device = is_gpu ? chosen.facts : cpu_facts();
   if (is_gpu) builder = o.machine.builder();
+  store = o.store.open(store::Access::read_write);
 }
 
 record::RunOptions new_run(const EvolveOptions& o, const Workload& workload, const DeviceFacts& device) {

@@ -1,4 +1,5 @@
 // Runs and trials as JSON, whole.
+#include "report/devices.hpp"
 #include "report/models.hpp"
 #include "report/run_report.hpp"
 
@@ -75,6 +76,7 @@ json run_json(const store::RunRecord& run, const std::vector<store::TrialRecord>
           {"state", to_string(run.state)},
           {"base", run.base},
           {"result", run.result},
+          {"devices", devices_json(run, trials)},
           {"trials", all_trials},
           {"comparisons", all_comparisons},
           {"models", to_json(model_statistics(trials, exchanges))},

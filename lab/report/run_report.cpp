@@ -7,6 +7,7 @@
 
 #include "base/text.hpp"
 #include "heed/heed.hpp"
+#include "report/devices.hpp"
 #include "report/json_fields.hpp"
 #include "report/outcome.hpp"
 #include "report/table.hpp"
@@ -185,21 +186,26 @@ std::string show_text(const store::RunRecord& run, const std::vector<store::Tria
   Table generations({"generation", "drafts", "trials", "ok", "other verdicts", "best of it", "best so far"});
   generations.align_left(4);
   double best_so_far = 0;
-  for (std::size_t i = 0; i < trials.size();) {
-    const int generation = trials[i].generation;
+  // Where devices share trials, those of a generation need not follow each other.
+  std::vector<const store::TrialRecord*> ordered;
+  for (const store::TrialRecord& t : trials) ordered.push_back(&t);
+  std::stable_sort(ordered.begin(), ordered.end(),
+                   [](const auto* a, const auto* b) { return a->generation < b->generation; });
+  for (std::size_t i = 0; i < ordered.size();) {
+    const int generation = ordered[i]->generation;
     int count = 0;
     int ok = 0;
     std::size_t drafts = 0;
     double best = 0;
     std::map<std::string, int> others;
-    for (; i < trials.size() && trials[i].generation == generation; ++i) {
+    for (; i < ordered.size() && ordered[i]->generation == generation; ++i) {
       ++count;
-      drafts += trials[i].drafts.size();
-      if (trials[i].ok()) {
+      drafts += ordered[i]->drafts.size();
+      if (ordered[i]->ok()) {
         ++ok;
-        best = std::max(best, trials[i].ratio_low);
+        best = std::max(best, ordered[i]->ratio_low);
       } else {
-        ++others[std::string(to_string(trials[i].verdict))];
+        ++others[std::string(to_string(ordered[i]->verdict))];
       }
     }
     best_so_far = std::max(best_so_far, best);
@@ -228,6 +234,7 @@ std::string show_text(const store::RunRecord& run, const std::vector<store::Tria
                  fmt::format("{:.3f}", t->ratio), fmt::format("[{:.4f}, {:.4f}]", t->ratio_low, t->ratio_high)});
     text += "\n" + chain.str();
   }
+  text += devices_text(run, trials);
   if (run.result.is_object()) text += "\n" + result_text(run);
   return text;
 }

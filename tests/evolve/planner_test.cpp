@@ -18,11 +18,11 @@ StrategyOptions three_a_generation() {
 struct ToyRun {
   explicit ToyRun(int trials, StrategyOptions with = three_a_generation())
       : options(with),
-        planner(trials, [this](int generation, std::size_t known, const std::vector<Proposal>& under_way) {
-          calls.push_back({generation, known, under_way.size()});
+        planner(trials, [this](int generation, std::size_t count, const std::vector<Proposal>& under_way) {
+          calls.push_back({generation, count, under_way.size()});
           auto knowledge = std::make_shared<Knowledge>();
           knowledge->spaces = {toy.space};
-          knowledge->individuals.assign(history.begin(), history.begin() + static_cast<std::ptrdiff_t>(known));
+          knowledge->individuals.assign(history.begin(), history.begin() + static_cast<std::ptrdiff_t>(count));
           for (const Proposal& p : under_way)
             knowledge->individuals.push_back({-1, generation, p.island, p.config, false, 0, p.space, true});
           return Planner::Generation{
