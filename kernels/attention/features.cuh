@@ -22,7 +22,7 @@ struct ParamsOf {
 };
 template <const Problem& kProblem>
 struct ParamsOf<kProblem, true> {
-  using Type = FeatureParams;
+  using Type = Params<kProblem>;
 };
 template <const Problem& kProblem>
 using ParamsOfEntry = typename ParamsOf<kProblem>::Type;
@@ -30,9 +30,9 @@ using ParamsOfEntry = typename ParamsOf<kProblem>::Type;
 template <const Problem& kProblem>
 __device__ __forceinline__ ParamsOfEntry<kProblem> params_of_entry(const Params<kProblem>& launch, int entry) {
   if constexpr (kProblem.features.lengths && (is_quantised(kProblem) || kProblem.features.out_gate)) {
-    FeatureParams own = of_entry(launch, entry,
-                                 {bytes_of(q_element(kProblem)), bytes_of(k_element(kProblem)),
-                                  bytes_of(v_element(kProblem)), bytes_of(kProblem.element)});
+    Params<kProblem> own = of_entry(launch, entry,
+                                    {bytes_of(q_element(kProblem)), bytes_of(k_element(kProblem)),
+                                     bytes_of(v_element(kProblem)), bytes_of(kProblem.element)});
     if constexpr (is_quantised(kProblem)) take_scales_of_entry(own, launch, entry);
     if constexpr (kProblem.features.out_gate)
       take_gate_of_entry(own, launch, entry, ElementTraits<kProblem.element>::bytes);
@@ -164,14 +164,14 @@ struct Dropout<kProblem, true> : SeenPrefix<kProblem> {
   Philox4 dropout;
 
   __device__ __forceinline__ Dropout() : dropout{} {}
-  __device__ __forceinline__ Dropout(const FeatureParams& p, int entry, int head)
+  __device__ __forceinline__ Dropout(const ScoreFeatureParams& p, int entry, int head)
       : dropout(dropout_of_head(p, entry, head)) {}
 
   /// Sets probabilities that are dropped to zero, NaN too: row sums, which have all of them, are NaN then. Of one
   /// fragment, rows `row` and `row` + 8 of this lane.
   /// @param first the key of the lane's first column
   template <int kRegisters>
-  __device__ __forceinline__ void drop(float (&e)[kRegisters], const FeatureParams& p, int row, int first) const {
+  __device__ __forceinline__ void drop(float (&e)[kRegisters], const ScoreFeatureParams& p, int row, int first) const {
     if (p.dropout_threshold == 0) return;
 #pragma unroll
     for (int t = 0; t < kRegisters / 4; ++t) {
@@ -183,13 +183,13 @@ struct Dropout<kProblem, true> : SeenPrefix<kProblem> {
   }
   /// The same of a fragment that is counted by tiles of 8 columns.
   template <int kTiles>
-  __device__ __forceinline__ void drop(float (&e)[kTiles][4], const FeatureParams& p, int row, int first) const {
+  __device__ __forceinline__ void drop(float (&e)[kTiles][4], const ScoreFeatureParams& p, int row, int first) const {
     drop(reinterpret_cast<float(&)[4 * kTiles]>(e), p, row, first);
   }
 };
 
 /// What a row's outputs are multiplied with where some of its probabilities are dropped: NaN where its sum is.
-__device__ __forceinline__ float dropout_factor(const FeatureParams& p, float row_sum) {
+__device__ __forceinline__ float dropout_factor(const ScoreFeatureParams& p, float row_sum) {
   return row_sum == row_sum ? dropout_scale(p) : row_sum;
 }
 
@@ -212,7 +212,7 @@ struct ScoreChanges<kProblem, true> : Dropout<kProblem> {
   __device__ __forceinline__ ScoreChanges() : bias(nullptr), relative(nullptr), slope(0) {}
   /// @param p the launch as the entry has it (of_entry)
   /// @param head of the queries
-  __device__ __forceinline__ ScoreChanges(const FeatureParams& p, int entry, int head)
+  __device__ __forceinline__ ScoreChanges(const ScoreFeatureParams& p, int entry, int head)
       : Dropout<kProblem>(p, entry, head), bias(nullptr), relative(nullptr), slope(0) {
     if constexpr (kFeatures.relative)
       if (p.relative_bias != nullptr) relative = p.relative_bias + head * p.relative_buckets.all;
@@ -228,7 +228,7 @@ struct ScoreChanges<kProblem, true> : Dropout<kProblem> {
   /// keys and of rows past the last they become anything; masks come afterwards.
   /// @param first the key of the lane's first column
   template <int kRegisters>
-  __device__ __forceinline__ void change_scores(float (&s)[kRegisters], const FeatureParams& p, int row,
+  __device__ __forceinline__ void change_scores(float (&s)[kRegisters], const ScoreFeatureParams& p, int row,
                                                 int first) const {
     const float scale = p.scale * kLog2e;
     if (kFeatures.softcap && p.softcap != 0.0F) {
@@ -270,7 +270,7 @@ struct ScoreChanges<kProblem, true> : Dropout<kProblem> {
   }
   /// The same of a fragment that is counted by tiles of 8 columns.
   template <int kTiles>
-  __device__ __forceinline__ void change_scores(float (&s)[kTiles][4], const FeatureParams& p, int row,
+  __device__ __forceinline__ void change_scores(float (&s)[kTiles][4], const ScoreFeatureParams& p, int row,
                                                 int first) const {
     change_scores(reinterpret_cast<float(&)[4 * kTiles]>(s), p, row, first);
   }
@@ -278,7 +278,7 @@ struct ScoreChanges<kProblem, true> : Dropout<kProblem> {
  private:
   /// Far from the own keys, where all of a row's keys are in one bucket, that is one number.
   template <int kRegisters>
-  __device__ __forceinline__ void add_relative_biases(float (&s)[kRegisters], const FeatureParams& p, int row,
+  __device__ __forceinline__ void add_relative_biases(float (&s)[kRegisters], const ScoreFeatureParams& p, int row,
                                                       int first) const {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
@@ -303,7 +303,8 @@ struct ScoreChanges<kProblem, true> : Dropout<kProblem> {
   }
 
   template <BiasElement kElement, int kRegisters>
-  __device__ __forceinline__ void add_biases(float (&s)[kRegisters], const FeatureParams& p, int row, int first) const {
+  __device__ __forceinline__ void add_biases(float (&s)[kRegisters], const ScoreFeatureParams& p, int row,
+                                             int first) const {
     constexpr int kBytes = bytes_of(kElement);
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
@@ -336,7 +337,7 @@ struct ListedBlocks<kProblem, true> : ScoreChanges<kProblem> {
 
 /// Adds the head's sink to a row that has seen all of its keys: to its maximum and sum. What the row's outputs are to
 /// be multiplied with, as they count below the old maximum. A sink of -inf changes nothing, and one that is NaN all.
-__device__ __forceinline__ float add_sink(const FeatureParams& p, int head, float& row_max, float& row_sum) {
+__device__ __forceinline__ float add_sink(const ScoreFeatureParams& p, int head, float& row_max, float& row_sum) {
   if (p.sinks == nullptr) return 1.0F;
   const float sink = p.sinks[head] * kLog2e;
   const float next = row_max >= sink ? row_max : sink;
@@ -347,7 +348,7 @@ __device__ __forceinline__ float add_sink(const FeatureParams& p, int head, floa
 }
 
 /// Where a row's log-sum-exp lies in the lse of a problem with features.
-__device__ __forceinline__ long long lse_offset(const FeatureParams& p, int entry, int head, int row) {
+__device__ __forceinline__ long long lse_offset(const ScoreFeatureParams& p, int entry, int head, int row) {
   return entry * p.lse_batch + head * p.lse_head + row;
 }
 

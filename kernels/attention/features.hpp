@@ -33,7 +33,7 @@ enum class BiasElement { boolean, fp16, bf16, fp32 };
 
 /// ForwardParams of a program with features: what the entry's first parameter then is. Pointers are to memory of the
 /// device that runs the launch.
-struct FeatureParams : ForwardParams {
+struct ScoreFeatureParams : ForwardParams {
   /// A value for each score, added to it after the softcap; boolean: one byte a score, 0 hides it. -infinity hides a
   /// score, and so does what is not above the most negative finite number of the bias's element type, which is what
   /// models write for it. Stride 0: the same for all. Read for visible keys of rows that there are alone.
@@ -90,6 +90,15 @@ struct FeatureParams : ForwardParams {
   TensorScales q_scales;
   TensorScales k_scales;
   TensorScales v_scales;
+};
+static_assert(
+    sizeof(ScoreFeatureParams) == sizeof(ForwardParams) + 11 * sizeof(void*) + 10 * sizeof(long long) +
+                                      2 * sizeof(TensorStrides) + 20 * 4 + 3 * sizeof(TensorScales),
+    "eleven pointers, fourteen strides, two words, twenty numbers and three kinds of scales, without padding");
+
+/// Those of a program that changes rows of O too, and of every launch as hosts keep it. Behind all other fields, so
+/// that programs that change none have the tensor maps where they had them.
+struct FeatureParams : ScoreFeatureParams {
   const void* out_gate;            ///< (batch, heads, len_q, out_columns) in the element type of O, rows as those of O
   TensorStrides out_gate_strides;  ///< in elements, 0: shared
   long long out_gate_column;       ///< 1, or 0 where a row has one gate
@@ -98,9 +107,9 @@ struct FeatureParams : ForwardParams {
   float out_norm_eps;
   int out_columns;  ///< columns of O that there are: a program's head dim may be larger, where V has zeros
 };
-static_assert(sizeof(FeatureParams) == sizeof(ForwardParams) + 13 * sizeof(void*) + 12 * sizeof(long long) +
-                                           3 * sizeof(TensorStrides) + 22 * 4 + 3 * sizeof(TensorScales),
-              "thirteen pointers, nineteen strides, two words, 22 numbers and three kinds of scales, without padding");
+static_assert(sizeof(FeatureParams) == sizeof(ScoreFeatureParams) + 2 * sizeof(void*) + 2 * sizeof(long long) +
+                                           sizeof(TensorStrides) + 2 * 4,
+              "two pointers, five strides and two numbers, without padding");
 
 HEED_HOST_DEVICE constexpr bool has_features(const Features& f) {
   return !(f == Features{});
@@ -115,19 +124,24 @@ HEED_HOST_DEVICE constexpr bool changes_scores(const Features& f) {
 }
 
 namespace detail {
-template <bool kHas>
+template <bool kHas, bool kChangesOutput>
 struct ParamsWhere {
   using Type = ForwardParams;
 };
 template <>
-struct ParamsWhere<true> {
+struct ParamsWhere<true, false> {
+  using Type = ScoreFeatureParams;
+};
+template <>
+struct ParamsWhere<true, true> {
   using Type = FeatureParams;
 };
 }  // namespace detail
 
 /// The type of an entry's first parameter.
 template <const Problem& kProblem>
-using Params = typename detail::ParamsWhere<has_features(kProblem.features) || is_quantised(kProblem)>::Type;
+using Params = typename detail::ParamsWhere<has_features(kProblem.features) || is_quantised(kProblem),
+                                            changes_output(kProblem.features)>::Type;
 
 /// Bytes of an element of each tensor.
 struct TensorBytes {
@@ -146,8 +160,10 @@ HEED_HOST_DEVICE constexpr int clamped(int x, int least, int most) {
 /// The launch as entry `entry` of its batch has it: len_q and len_k are its own, offsets of the mask count from them,
 /// and where its rows follow those of other entries, Q, K, V, O and lse begin at its own, with a batch stride of 0.
 /// To be called with the launch's parameters, once.
-HEED_HOST_DEVICE inline FeatureParams of_entry(const FeatureParams& launch, int entry, TensorBytes bytes) {
-  FeatureParams p = launch;
+/// @tparam LaunchParams ScoreFeatureParams or FeatureParams
+template <typename LaunchParams>
+HEED_HOST_DEVICE inline LaunchParams of_entry(const LaunchParams& launch, int entry, TensorBytes bytes) {
+  LaunchParams p = launch;
   if (launch.cu_seqlens_q != nullptr) {
     const long long begin = launch.cu_seqlens_q[entry];
     p.len_q = clamped(launch.cu_seqlens_q[entry + 1] - launch.cu_seqlens_q[entry], 0, launch.len_q);
@@ -182,7 +198,7 @@ HEED_HOST_DEVICE inline void begin_at(TensorScales& scales, int row) {
 }  // namespace detail
 
 /// Scale factors as entry `entry` has them, in its parameters that of_entry gave. For programs of quantised inputs.
-HEED_HOST_DEVICE inline void take_scales_of_entry(FeatureParams& p, const FeatureParams& launch, int entry) {
+HEED_HOST_DEVICE inline void take_scales_of_entry(ScoreFeatureParams& p, const ScoreFeatureParams& launch, int entry) {
   if (launch.cu_seqlens_q != nullptr) detail::begin_at(p.q_scales, launch.cu_seqlens_q[entry]);
   if (launch.cu_seqlens_k == nullptr) return;
   detail::begin_at(p.k_scales, launch.cu_seqlens_k[entry]);
@@ -221,16 +237,16 @@ HEED_HOST_DEVICE inline FeatureParams trimmed(const FeatureParams& params, MaskK
 
 /// Keys that all rows of an entry see beside those that a causal mask leaves; 0 where a launch has none.
 /// @param p the launch as the entry has it (of_entry)
-HEED_HOST_DEVICE inline int prefix_of(const FeatureParams& p, int entry) {
+HEED_HOST_DEVICE inline int prefix_of(const ScoreFeatureParams& p, int entry) {
   return p.prefix_lengths == nullptr ? 0 : clamped(p.prefix_lengths[entry], 0, p.len_k);
 }
 
 /// What the dropout of one head's probabilities follows from.
-HEED_HOST_DEVICE inline Philox4 dropout_of_head(const FeatureParams& p, int entry, int head) {
+HEED_HOST_DEVICE inline Philox4 dropout_of_head(const ScoreFeatureParams& p, int entry, int head) {
   return dropout_of_head(p.dropout_seed, p.dropout_offset, p.dropout_first_entry + entry, head);
 }
 /// What outputs are multiplied by, 1 where a launch has no dropout.
-HEED_HOST_DEVICE inline float dropout_scale(const FeatureParams& p) {
+HEED_HOST_DEVICE inline float dropout_scale(const ScoreFeatureParams& p) {
   return p.dropout_threshold == 0 ? 1.0F : p.dropout_scale;
 }
 
@@ -253,7 +269,7 @@ struct KeyBlocks {
 /// Without the blocks at the end of the list that begin at or after key `end`, which the rows see nothing of: in order
 /// of keys these are all that a causal mask hides.
 /// @param p the launch as the entry has it (of_entry)
-HEED_HOST_DEVICE inline KeyBlocks key_blocks(const FeatureParams& p, int entry, int head, int first_row, int end) {
+HEED_HOST_DEVICE inline KeyBlocks key_blocks(const ScoreFeatureParams& p, int entry, int head, int first_row, int end) {
   if (p.block_counts == nullptr) return {nullptr, 1, p.len_k, p.len_k};
   const int block = first_row / p.block_rows;
   const TensorStrides& c = p.block_count_strides;
@@ -266,14 +282,15 @@ HEED_HOST_DEVICE inline KeyBlocks key_blocks(const FeatureParams& p, int entry, 
 }
 
 /// Where row `key` of K or V lies, in elements from the tensor's first of the head: strides are the tensor's.
-HEED_HOST_DEVICE inline long long key_offset(const FeatureParams& p, const TensorStrides& strides, int entry, int key) {
+HEED_HOST_DEVICE inline long long key_offset(const ScoreFeatureParams& p, const TensorStrides& strides, int entry,
+                                             int key) {
   if (p.page_table == nullptr) return entry * strides.batch + key * strides.row;
   const int page = clamped(p.page_table[entry * p.page_table_batch + key / p.page_size], 0, p.pages - 1);
   return page * strides.batch + key % p.page_size * strides.row;
 }
 
 /// The index of the factor of row `key` of K or V: `scales` are the tensor's.
-HEED_HOST_DEVICE inline long long key_scale_index(const FeatureParams& p, const TensorScales& scales, int entry,
+HEED_HOST_DEVICE inline long long key_scale_index(const ScoreFeatureParams& p, const TensorScales& scales, int entry,
                                                   int head, int key) {
   if (p.page_table == nullptr || scales.strides.row == 0) return scale_index(scales, entry, head, key);
   const int page = clamped(p.page_table[entry * p.page_table_batch + key / p.page_size], 0, p.pages - 1);

@@ -24,7 +24,7 @@ struct PackedRowChanges<kProblem, true> {
   PackedRowChanges() = default;
   /// @param p the launch as the entry has it (of_entry)
   /// @param row of the packed rows of the key head; it may be past the last
-  __device__ __forceinline__ PackedRowChanges(const FeatureParams& p, int entry, int kv_head, int row) {
+  __device__ __forceinline__ PackedRowChanges(const ScoreFeatureParams& p, int entry, int kv_head, int row) {
     const tile::PackedRow at = tile::packed_row(row, p.group_size);
     const int head = kv_head * p.group_size + at.head;
     query = at.query;
@@ -45,7 +45,7 @@ struct PackedRowChanges<kProblem, true> {
   /// @param score a reference to the i-th of kCount scores
   /// @param column the i-th score's, of which the compiler knows the value
   template <int kCount, class ScoreAt, class ColumnAt>
-  __device__ __forceinline__ void change(const FeatureParams& p, int first, int end, const ScoreAt& score,
+  __device__ __forceinline__ void change(const ScoreFeatureParams& p, int first, int end, const ScoreAt& score,
                                          const ColumnAt& column) const {
     const float scale = p.scale * kLog2e;
     if (kFeatures.softcap && p.softcap != 0.0F) {
@@ -91,7 +91,7 @@ struct PackedRowChanges<kProblem, true> {
 
  private:
   template <BiasElement kElement, int kCount, class ScoreAt, class ColumnAt>
-  __device__ __forceinline__ void add_biases(const FeatureParams& p, int first, int end, const ScoreAt& score,
+  __device__ __forceinline__ void add_biases(const ScoreFeatureParams& p, int first, int end, const ScoreAt& score,
                                              const ColumnAt& column) const {
     const long long step = p.bias_key * bytes_of(kElement);
     const char* from = bias + first * step;

@@ -54,12 +54,12 @@ struct QueryScale {
 /// Factors of K, of the keys of one head.
 template <const Problem& kProblem>
 struct KeyFactors {
-  const FeatureParams& p;  ///< the launch as the job's entry has it
+  const ScoreFeatureParams& p;  ///< the launch as the job's entry has it
   int entry;
   int head;
   bool differ;  ///< from key to key
 
-  __device__ __forceinline__ KeyFactors(const FeatureParams& params, int batch, int kv_head)
+  __device__ __forceinline__ KeyFactors(const ScoreFeatureParams& params, int batch, int kv_head)
       : p(params), entry(batch), head(kv_head), differ(params.k_scales.strides.row != 0) {}
 
   /// Of a key; past the last one that of the last, whose score nobody takes.
@@ -74,7 +74,7 @@ struct KeyFactors {
 };
 
 /// Where V's factor of column 0 lies; that of column d is d times `channel` further.
-__device__ __forceinline__ const float* value_factors(const FeatureParams& p, int entry, int head) {
+__device__ __forceinline__ const float* value_factors(const ScoreFeatureParams& p, int entry, int head) {
   return p.v_scales.at + scale_index(p.v_scales, entry, head, 0);
 }
 

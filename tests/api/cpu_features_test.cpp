@@ -257,15 +257,6 @@ TEST_F(CpuFeatures, NormsAndGatesAreWhatTheOracleSays) {
     }
 }
 
-// A program of dim_v 16 on V of 11 columns: the mean of squares is that of 11, and gates have as many.
-TEST_F(CpuFeatures, NormsAndGatesOfPaddedRowsAreOfTheirOwnColumns) {
-  for (const char* features : {":out_norm=1e-05", ":out_norm=0.01/h:out_gate=element", ":ragged:out_gate=element"}) {
-    FeatureCase one(std::string("b3h4hkv2l37k51d16dv11:fp32") + features);
-    run(one.problem(), one.tensors());
-    one.check(3e-4);
-  }
-}
-
 TEST_F(CpuFeatures, RowsThatSeeNothingAreZerosBehindANorm) {
   FeatureCase one("b1h2l30k20d16:fp32:causal_bottom_right:out_norm=1e-20:out_gate=element");
   run(one.problem(), one.tensors());

@@ -22,7 +22,7 @@ struct PagesOfTile<kConfig, kProblem, true> {
   int row[kKeys];  ///< of the page
 
   /// Starts to look up the tile whose first key is `first`. Nothing is looked up of keys from `end` on.
-  __device__ __forceinline__ void look_up(const FeatureParams& p, int entry, int first, int end) {
+  __device__ __forceinline__ void look_up(const ScoreFeatureParams& p, int entry, int first, int end) {
 #pragma unroll
     for (int i = 0; i < kKeys; ++i) {
       const int key = first + static_cast<int>(threadIdx.x) % 32 + 32 * i;

@@ -31,7 +31,7 @@ struct LineJob {
 
 /// A job with its entry's parameters (of_entry).
 struct EntryJob : Job {
-  FeatureParams params;
+  ScoreFeatureParams params;
   int first_key;   ///< of its first tile: a multiple of block_n
   int keys_begin;  ///< keys in front may hold NaN
 };
@@ -53,15 +53,15 @@ struct Line {
   static constexpr int kBlockN = kConfig.block_n;
   static constexpr unsigned kAll = 0xffffffffU;
 
-  const FeatureParams& launch;
+  const ScoreFeatureParams& launch;
   int heads;  ///< key heads and their tiles of rows
 
-  __device__ __forceinline__ explicit Line(const FeatureParams& p)
+  __device__ __forceinline__ explicit Line(const ScoreFeatureParams& p)
       : launch(p), heads(p.heads_kv * row_tiles(kConfig, p.group_size, p.len_q)) {}
 
-  __device__ __forceinline__ FeatureParams params_of(int entry) const {
+  __device__ __forceinline__ ScoreFeatureParams params_of(int entry) const {
     if constexpr (is_quantised(kProblem)) {
-      FeatureParams own = of_entry(launch, entry, {2, key_bytes(kProblem), key_bytes(kProblem), 2});
+      ScoreFeatureParams own = of_entry(launch, entry, {2, key_bytes(kProblem), key_bytes(kProblem), 2});
       take_scales_of_entry(own, launch, entry);
       return own;
     } else {
@@ -69,15 +69,15 @@ struct Line {
     }
   }
   /// The first key that a row of an entry sees.
-  __device__ __forceinline__ static int keys_begin(const FeatureParams& own) {
+  __device__ __forceinline__ static int keys_begin(const ScoreFeatureParams& own) {
     return hidden_keys(kProblem.mask, 0, own.left_offset, own.len_k);
   }
   /// Of its first tile. Tiles begin at multiples of block_n, so that boxes of a page lie in it.
-  __device__ __forceinline__ static int first_key(const FeatureParams& own) {
+  __device__ __forceinline__ static int first_key(const ScoreFeatureParams& own) {
     return divide(keys_begin(own), kBlockN) * kBlockN;
   }
   __device__ __forceinline__ int tiles_of(int entry) const {
-    const FeatureParams own = params_of(entry);
+    const ScoreFeatureParams own = params_of(entry);
     if (own.len_q == 0) return 1;
     const int end = visible_keys(kProblem.mask, own.len_q - 1, own.right_offset, own.len_k);
     const int tiles = divide(end + kBlockN - 1, kBlockN) - divide(keys_begin(own), kBlockN);
@@ -138,7 +138,7 @@ struct Line {
   __device__ __forceinline__ EntryJob job_at(const LineJob& at) const {
     EntryJob job;
     job.params = params_of(at.entry);
-    const FeatureParams& own = job.params;
+    const ScoreFeatureParams& own = job.params;
     const int tiles = row_tiles(kConfig, own.group_size, launch.len_q);
     job.batch = at.entry;
     job.kv_head = tiles == 1 ? at.head : divide(at.head, tiles);

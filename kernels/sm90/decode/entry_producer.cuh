@@ -15,7 +15,7 @@ struct EntryProducer {
   const Of& block;
   LineJob job;
   int tile;  // of the job
-  FeatureParams own;
+  ScoreFeatureParams own;
   int first_key;
   int box_rows;
   // Where the lane's box lies in the tensor maps.

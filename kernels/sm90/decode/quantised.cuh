@@ -25,7 +25,7 @@ using attention::value_factors;
 
 /// V's factors of a lane's columns, two of each fragment of 16 from column `first` on (column_parts.cuh: Result).
 template <int kHeadDim, int kColumns>
-__device__ __forceinline__ void load_value_factors(float (&to)[kColumns][2], const FeatureParams& p, int entry,
+__device__ __forceinline__ void load_value_factors(float (&to)[kColumns][2], const ScoreFeatureParams& p, int entry,
                                                    int head, int first, int lane) {
   const float* const factors = value_factors(p, entry, head);
 #pragma unroll

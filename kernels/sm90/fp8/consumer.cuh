@@ -47,7 +47,7 @@ struct Consumer {
   using FragP = unsigned[kSteps][4];
 
   // ---- state
-  const FeatureParams& params;
+  const ScoreFeatureParams& params;
   Smem smem;
   int m_warpgroup;
   int warp;  // of the warpgroup
@@ -64,7 +64,7 @@ struct Consumer {
   int unpromoted;                            // KV tiles in acc_o
 
   /// @param block_warp of this thread, the same in all its lanes
-  __device__ __forceinline__ Consumer(const FeatureParams& parameters, const Smem& where, int block_warp)
+  __device__ __forceinline__ Consumer(const ScoreFeatureParams& parameters, const Smem& where, int block_warp)
       : params(parameters),
         smem(where),
         m_warpgroup(block_warp / 4),

@@ -15,7 +15,8 @@ namespace heed::sm90_fp8 {
 
 /// The whole kernel. `shared`: dynamic shared memory, aligned to 1024.
 template <const Config& kConfig, const Problem& kProblem>
-__device__ __forceinline__ void forward(const FeatureParams& params, const TensorMaps& maps, char* dynamic_shared) {
+__device__ __forceinline__ void forward(const ScoreFeatureParams& params, const TensorMaps& maps,
+                                        char* dynamic_shared) {
   static_assert(kProblem.inputs.quantised && kProblem.inputs.q == Element::e4m3 && kProblem.inputs.k == Element::e4m3 &&
                     kProblem.inputs.v == Element::e4m3,
                 "Q, K and V are e4m3");

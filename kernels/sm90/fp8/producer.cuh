@@ -23,7 +23,7 @@ struct Producer {
   /// done, and early enough for the answer to be there.
   static constexpr int kDrawnAhead = 2;
 
-  const FeatureParams& params;
+  const ScoreFeatureParams& params;
   const TensorMaps& maps;
   Smem smem;
   Ring<kConfig.q_stages> query{0, 1};  // what no fill has used yet counts as freed

@@ -29,7 +29,7 @@ struct TransposedValues {
   static constexpr int kSlabThreads = kDim / 4;  // each has four columns
   static constexpr int kPieceSlabs = threads(kConfig) / kSlabThreads;
 
-  const FeatureParams& params;
+  const ScoreFeatureParams& params;
 
   /// Keys that some row sees; of those behind them V^T has zeros.
   __device__ __forceinline__ int keys() const {

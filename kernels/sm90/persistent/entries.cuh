@@ -34,7 +34,7 @@ struct RowsInMaps<kProblem, true> : attention::SeenPrefix<kProblem>, BlocksOfTil
 /// The list of a Q tile, which lies in one block of rows.
 /// @param own the launch as the tile's entry has it
 template <const Config& kConfig, const Problem& kProblem>
-__device__ __forceinline__ KeyBlocks blocks_of_tile(const FeatureParams& own, const QTile& tile, int prefix) {
+__device__ __forceinline__ KeyBlocks blocks_of_tile(const ScoreFeatureParams& own, const QTile& tile, int prefix) {
   const int first = tile.index * block_rows(kConfig);
   const int last = min(first + block_rows(kConfig), own.len_q) - 1;
   const int end = visible_keys(kProblem.mask, last, own.right_offset, own.len_k);
@@ -56,8 +56,8 @@ __device__ __forceinline__ int first_key_of_tile(const KeyBlocks& blocks, int n)
 /// Of the entry of a Q tile.
 /// @param own the launch as the entry has it
 template <const Config& kConfig, const Problem& kProblem>
-__device__ __forceinline__ RowsInMaps<kProblem> rows_in_maps(const FeatureParams& launch, const FeatureParams& own,
-                                                             const QTile& tile) {
+__device__ __forceinline__ RowsInMaps<kProblem> rows_in_maps(const ScoreFeatureParams& launch,
+                                                             const ScoreFeatureParams& own, const QTile& tile) {
   RowsInMaps<kProblem> rows;
   const int entry = tile.batch;
   if constexpr (kProblem.features.lengths) {
@@ -79,7 +79,7 @@ __device__ __forceinline__ RowsInMaps<kProblem> rows_in_maps(const FeatureParams
 /// @param p the launch as the entry has it
 /// @tparam kBoxes boxes of 64 columns in a row
 template <const Config& kConfig, int kBoxes, bool kEvictFirst>
-__device__ __forceinline__ void load_from_pages(const FeatureParams& p, const TensorMap& map, unsigned to,
+__device__ __forceinline__ void load_from_pages(const ScoreFeatureParams& p, const TensorMap& map, unsigned to,
                                                 unsigned barrier, int key, int kv_head, int entry, bool evict_first) {
   constexpr int kAtOnce = 2;
   const int* table = p.page_table + entry * p.page_table_batch;

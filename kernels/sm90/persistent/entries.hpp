@@ -35,7 +35,7 @@ HEED_HOST_DEVICE constexpr bool pages_fit(long long page_size) {
 }
 /// The origin of a Q tile (kv_tiles.hpp) whose keys may lie in pages: where a box begins. What lies between that and
 /// the first key that a row sees is hidden, and is zeroed where it is before all rows' first.
-HEED_HOST_DEVICE inline int origin_of_boxes(const Config& c, const FeatureParams& p, int origin) {
+HEED_HOST_DEVICE inline int origin_of_boxes(const Config& c, const ScoreFeatureParams& p, int origin) {
   return p.page_table == nullptr ? origin : origin & -rows_of_page_box(c, p.page_size);
 }
 
