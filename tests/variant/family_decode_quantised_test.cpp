@@ -65,13 +65,14 @@ TEST(Sm90DecodeQuantised, ComesFirstOnHopper) {
 TEST(Sm80DecodeQuantised, ReadsKAndVIn8BitsFromAmpereOn) {
   const auto refused = [](const std::string& shape) { return cache_refusal(shape, "sm_80", "fwd_sm80_decode"); };
   for (const char* quantised :
-       {"kv/e4m3/tensor", "kv/e5m2/head", "kv/int8/head", "k/int8/token+v/e4m3/channel", "k/e4m3/block48+v/int8/head"})
+       {"kv/e4m3/tensor", "kv/e5m2/head", "kv/int8/head", "k/int8/token+v/e4m3/channel", "k/e4m3/token+v/int8/head"})
     for (const char* feature :
          {"", ":key_lengths", ":page=1", ":page=20", ":ragged", ":softcap=20:sinks", ":window=900"})
       for (const char* dim : {"64", "128", "256"})
         EXPECT_EQ(refused(std::string("b8h32hkv4l1k8192d") + dim + ":bf16:blhd" + feature + ":quantised=" + quantised),
                   "")
             << quantised << feature;
+  EXPECT_EQ(refused("b2h4l1k99d64:quantised=k/e4m3/block48+v/int8/head"), "");
   EXPECT_THAT(refused("l1k99d64:quantised=k/e4m3/head+v/e4m3/token"), HasSubstr("factors of V differ"));
   EXPECT_THAT(refused("l1k99d64:quantised=qk/int8/head"), HasSubstr("it reads K and V"));
   EXPECT_THAT(refused("l1k99d80:quantised=kv/e4m3/head"), HasSubstr("head dim 80"));
