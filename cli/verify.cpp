@@ -61,18 +61,22 @@ std::vector<Variant> random_variants(const Family& family, const Workload& workl
   return variants;
 }
 
+std::string names_of_features() {
+  std::vector<std::string> names = {"all"};
+  for (const FeatureName& f : kFeatureNames) names.emplace_back(f.name);
+  return join(names, ", ");
+}
+
 // The workload that a program is built for, with the features to spare that are asked for and the family has.
 Workload built_for(const Workload& workload, const Family& family, const std::vector<std::string>& spare) {
   Features added;
   for (const std::string& asked : spare) {
-    const auto* const one = std::find_if(std::begin(kFeatureNames), std::end(kFeatureNames),
-                                         [&](const FeatureName& f) { return f.name == asked; });
-    if (one == std::end(kFeatureNames) && asked != "all") {
-      std::vector<std::string> names = {"all"};
-      for (const FeatureName& f : kFeatureNames) names.emplace_back(f.name);
+    const bool is_known = asked == "all" || std::any_of(std::begin(kFeatureNames), std::end(kFeatureNames),
+                                                        [&](const FeatureName& f) { return f.name == asked; });
+    if (!is_known)
       throw Error(ErrorCode::usage,
-                  fmt::format("--spare-features has no \"{}\"; it takes some of {}", asked, join(names, ", ")), asked);
-    }
+                  fmt::format("--spare-features has no \"{}\"; it takes some of {}", asked, names_of_features()),
+                  asked);
     for (const FeatureName& f : kFeatureNames)
       if (asked == "all" || f.name == asked) added.*f.member = added.*f.member || family.features().*f.member;
   }
@@ -358,7 +362,8 @@ void add_verify(CLI::App& app, int& exit_code) {
   command
       ->add_option("--spare-features", o->spare,
                    "Build programs with these features too, of which the launches make no use, as libheed runs them: "
-                   "all, or some of softcap, bias, alibi, sinks, lengths, pages, blocks, prefix, dropout, relative")
+                   "some of " +
+                       names_of_features())
       ->delimiter(',');
   command->add_option("--seed", o->seed, "Seed of the inputs, random configs and random workloads [fresh]");
   command->add_flag(
