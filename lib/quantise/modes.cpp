@@ -16,16 +16,17 @@ namespace {
 
 constexpr std::array<Mode, 9> kModes = {{
     {"int8", "q/int8/block32+k/int8/block64", false, false, "Q and K in int8 by blocks of 32 and 64 rows"},
-    {"int8_smooth", "q/int8/block32+k/int8/block64", true, false, "the same without the mean of K (SageAttention)"},
-    {"int8_token_smooth", "qk/int8/token", true, false, "Q and K in int8 by rows, without the mean of K"},
+    {"int8_smooth", "q/int8/block32+k/int8/block64", true, false,
+     "Q and K in int8 by blocks of 32 and 64 rows, K without its mean (SageAttention)"},
+    {"int8_token_smooth", "qk/int8/token", true, false, "Q and K in int8 by rows, K without its mean"},
     {"int8_fp8_smooth", "q/int8/block32+k/int8/block64+v/e4m3/channel", true, false,
-     "int8_smooth, and V in e4m3 by channels (SageAttention2)"},
+     "Q and K in int8 by blocks of 32 and 64 rows, K without its mean, V in e4m3 by channels (SageAttention2)"},
     {"fp8", "qkv/e4m3/head", false, false, "all in e4m3 by heads"},
-    {"fp8_smooth", "qkv/e4m3/head", true, false, "the same without the mean of K"},
+    {"fp8_smooth", "qkv/e4m3/head", true, false, "all in e4m3 by heads, K without its mean"},
     {"fp8_rotated", "qkv/e4m3/head", false, true, "all in e4m3 by heads, Q and K rotated (FlashAttention-3)"},
-    {"fp8_smooth_rotated", "qkv/e4m3/head", true, true, "fp8_rotated without the mean of K"},
+    {"fp8_smooth_rotated", "qkv/e4m3/head", true, true, "all in e4m3 by heads, K without its mean, Q and K rotated"},
     {"fp8_block_smooth_rotated", "q/e4m3/block64+k/e4m3/block128+v/e4m3/channel", true, true,
-     "the same by blocks of 64 and 128 rows, V by channels"},
+     "Q and K in e4m3 by blocks of 64 and 128 rows, K without its mean, both rotated, V in e4m3 by channels"},
 }};
 
 }  // namespace
