@@ -139,10 +139,11 @@ std::map<std::string, StoredTrial> trials_of(const VerifyOptions& o) {
 }
 
 int run_sanitized(const VerifyOptions& o) {
-  if (!o.cases.empty() || o.random_workloads > 0 || o.random_configs > 0 || o.workload.has_tensors())
+  if (!o.cases.empty() || o.random_workloads > 0 || o.random_configs > 0 || o.workload.has_tensors() || o.unfused_bar ||
+      !o.evidence.empty())
     throw Error(ErrorCode::usage,
                 "--sanitize runs the gate of the variants that are named at one --shape; leave out --cases, "
-                "--random-workloads, --random-configs and tensors");
+                "--random-workloads, --random-configs, --unfused-bar, --evidence and tensors");
   const DeviceFacts device = o.machine.choose();
   if (device.kind != DeviceKind::cuda)
     throw Error(
@@ -317,7 +318,10 @@ int run(const VerifyOptions& o) {
   remark(o.machine.json,
          fmt::format("{} of {} passed{}; inputs from seed {}", jobs.size() - static_cast<std::size_t>(failures),
                      jobs.size(), refused > 0 ? fmt::format(", {} refused by their family", refused) : "", seed));
-  if (!bar.is_empty()) remark(o.machine.json, bar.summary());
+  if (!bar.is_empty())
+    remark(o.machine.json, bar.summary());
+  else if (o.unfused_bar)
+    remark(o.machine.json, "no inputs as models send them were compared: the bar is of fp16 and bf16, not quantised");
   const bool is_within = !o.unfused_bar || bar.is_within();
   if (!o.evidence.empty()) {
     nlohmann::json all = report::evidence_header("verify", record::to_json(device), sources());

@@ -49,7 +49,7 @@ TEST_F(Minilm, AKernelThatRoundsOnceMoreIsOverTheBar) {
                   "broadcast(j % 2 == 0 ? 1.0005F : 0.9995F);"),
       ErrorCode::internal);
   const Printed judged = heed_command(
-      "judge --family fwd_cpu:unit=vector --shape b1h2l96d32:fp16 --measure-limit 0.1 "
+      "judge --family fwd_cpu:unit=vector --shape b1h2l96d32:fp16 --measure-limit 0.1 --launch-limit 300 "
       "--json --patch " +
       patch + " " + db() + " " + cache());
   auto judgement = nlohmann::json::parse(judged.out, nullptr, /*allow_exceptions=*/false);
@@ -81,6 +81,9 @@ TEST_F(Minilm, CaseFilesNameTensorsByTheirOwnFolder) {
   const auto refused = [&](const std::string& line, int code, const std::string& words) {
     expect_refusal("verify fwd_cpu --device cpu --cases " + case_file(line) + " " + cache(), code, words);
   };
+  expect_refusal("verify fwd_cpu --shape b1h1l8d16 --unfused-bar --sanitize " + cache(), 2, "leave out --cases");
+  EXPECT_THAT(heed_command("verify fwd_cpu --shape b1h1l8d16:fp32 --unfused-bar --device cpu " + cache()).out,
+              ::testing::HasSubstr("no inputs as models send them were compared"));
   refused("qkv=real/layer5.safetensors:d16", 2, "d pads rows to more");
   refused("qkv=", 2, "names no file");
   refused("qkv=real/none.safetensors", 1, "none.safetensors");

@@ -221,6 +221,19 @@ class Contenders(unittest.TestCase):
         self.assertLess(row["errors"]["peer"]["rel_rms"], 1e-3)
         self.assertEqual(len(seen), 2 + 1 + row["sets"], "the two that are judged, for the kernel's name, and one for each timed set: no more")
 
+    def test_a_peer_whose_inputs_cannot_be_made_leaves_the_row(self):
+        seen = []
+
+        def given(q, k, v):
+            seen.append(1)
+            if len(seen) > 3:
+                raise RuntimeError("out of memory")
+            return q, k, v
+
+        row = self.row(CALL, Fake("peer", lambda q, k, v: torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True), given=given))
+        self.assertEqual(row["refused"]["peer"], "not timed: out of memory")
+        self.assertGreater(row["heed_us"], 0)
+
     def test_a_peer_of_other_numbers_fails(self):
         row = self.row(CALL, Fake("liar", lambda q, k, v: v.clone()))
         self.assertFalse(row["errors"]["liar"]["pass"])
