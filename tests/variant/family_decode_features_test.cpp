@@ -19,6 +19,14 @@ std::string refusal(const char* family, const std::string& shape, const char* ar
   return find_family(family).refuses(parse_workload(shape), gpu(arch)).value_or("");
 }
 
+TEST(DecodeFeatures, NormsAndGatesOfRowsWhosePartsMeetInMemoryAreRefused) {
+  for (const char* family : {"fwd_sm80_decode", "fwd_sm90_decode", "fwd_sm90_split", "fwd_sm90_fp8"}) {
+    EXPECT_THAT(refusal(family, "b8h32hkv4l1k8192d128:out_norm=1e-05"), HasSubstr("norms of output rows")) << family;
+    EXPECT_THAT(refusal(family, "b8h32hkv4l1k8192d128:out_gate=head"), HasSubstr("output gates")) << family;
+  }
+  EXPECT_EQ(default_family(parse_workload("b8h32hkv4l1k8192d128:out_gate=head"), gpu("sm_80")).name(), "fwd_sm80");
+}
+
 TEST(Sm80DecodeFeatures, TakesWhatServersSend) {
   for (const char* feature : {":softcap=30", ":bias=fp16", ":alibi", ":sinks", ":key_lengths", ":ragged", ":page=1",
                               ":page=16", ":page=256", ":softcap=30:bias=bool/bk:alibi:sinks:key_lengths:page=64"})

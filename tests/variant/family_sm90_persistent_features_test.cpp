@@ -30,6 +30,7 @@ TEST(Sm90PersistentFeatures, AllAreItsOwn) {
   EXPECT_EQ(refusal("b2h32l1024d128:ragged:causal_bottom_right"), "");
   EXPECT_EQ(refusal("b2h32l1024d128:window=100:page=16:prefix=50"), "");
   EXPECT_EQ(refusal("b2h32l1024d128:window=100:blocks=64/window1:softcap=3"), "");
+  EXPECT_EQ(refusal("b2h32l1024d128:ragged:out_norm=1e-05/h:out_gate=element"), "");
   for (const char* size : {"8", "16", "24", "64", "256"})
     EXPECT_EQ(refusal((std::string("b2h32l1024d128:page=") + size).c_str()), "");
   for (const char* size : {"1", "4", "12", "257"})
