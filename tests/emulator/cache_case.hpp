@@ -32,6 +32,8 @@ struct CacheShape {
   int page_size = 0;
   bool with_lengths = false;
   bool with_lse = true;
+  bool with_sinks = false;
+  float softcap = 0;
   float query_scale = 1;  // queries differ by powers of it from head to head
 };
 
@@ -107,6 +109,11 @@ class CacheCase {
           if (s_.by_k == By::token) k_factors_[static_cast<std::size_t>(key_scale_index(p, p.k_scales, b, h, j))] = NAN;
         }
     }
+    p.softcap = s_.softcap;
+    if (s_.with_sinks) {
+      for (int h = 0; h < s_.heads; ++h) sinks_.push_back(static_cast<float>(random.normal()) + 2);
+      p.sinks = sinks_.data();
+    }
     o_ = Elements::untouched(problem.element, query_rows * static_cast<std::size_t>(d) + 64);
     lse_.assign(query_rows, NAN);
     p.q = q_.data();
@@ -146,11 +153,14 @@ class CacheCase {
             const auto factor = static_cast<double>(
                 k_factors_[static_cast<std::size_t>(key_scale_index(params_, params_.k_scales, b, kv, j))] *
                 params_.scale);
-            p.push_back(dot * factor);
+            const auto cap = static_cast<double>(s_.softcap);
+            p.push_back(cap > 0 ? cap * std::tanh(dot * factor / cap) : dot * factor);
             most = std::max(most, p.back());
             sizes = std::max(sizes, size * factor);
           }
+          if (s_.with_sinks) most = std::max(most, static_cast<double>(sinks_[static_cast<std::size_t>(h)]));
           for (double& x : p) sum += x = std::exp(x - most);
+          if (s_.with_sinks) sum += std::exp(static_cast<double>(sinks_[static_cast<std::size_t>(h)]) - most);
           const double score_error = 1e-6 * sizes;  // sums in fp32
           for (int c = 0; c < d; ++c) {
             double expected = 0, size = 0;
@@ -169,7 +179,7 @@ class CacheCase {
               return fmt::format("batch {} head {} row {} column {}: {} instead of {} within {}", b, h, r, c, got,
                                  expected, allowed);
           }
-          const double lse = begin < end ? most + std::log(sum) : -INFINITY;
+          const double lse = begin < end || s_.with_sinks ? most + std::log(sum) : -INFINITY;
           const double got = static_cast<double>(lse_[row]);
           if (s_.with_lse && !(got == lse || std::fabs(got - lse) < 2e-4 + score_error))
             return fmt::format("log-sum-exp of batch {} head {} row {}: {} instead of {}", b, h, r, got, lse);
@@ -211,7 +221,7 @@ class CacheCase {
   Problem problem_;
   CacheShape s_;
   std::vector<unsigned char> k_, v_;
-  std::vector<float> k_factors_, v_factors_, lse_;
+  std::vector<float> k_factors_, v_factors_, lse_, sinks_;
   std::vector<int> table_, lengths_;
   Elements q_, o_;
   FeatureParams params_;

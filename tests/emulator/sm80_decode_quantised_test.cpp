@@ -151,6 +151,13 @@ TEST(EmulatedSm80DecodeQuantised, PagesOfAnySizeAndLengths) {
   run_cache<kSmall, kPaged>({.len_q = 2, .right_offset = 148, .by_k = By::token, .with_lengths = true}, seed++);
 }
 
+TEST(EmulatedSm80DecodeQuantised, SoftcapsAndSinks) {
+  constexpr Problem kProblem =
+      cache_problem(Element::bf16, kE4m3, kInt8, 64, MaskKind::none, {.softcap = true, .sinks = true});
+  run_cache<kSmall, kProblem>({.len_q = 3, .by_k = By::token, .by_v = By::channel, .with_sinks = true, .softcap = 2},
+                              115);
+}
+
 TEST(EmulatedSm80DecodeQuantised, QueriesOfAnySize) {
   constexpr CacheShape kShape{.batch = 1, .heads = 8, .heads_kv = 1, .query_scale = 0.01F};
   run_cache<kSmall, cache_problem(Element::bf16, kE4m3, kE4m3, 64)>(kShape, 120);

@@ -189,6 +189,14 @@ TEST(EmulatedSm90DecodeQuantised, PagesAndLengths) {
   run_paged<kTiles, Element::bf16, kInt8>(110);
 }
 
+// What changes scores sees them with their factors, and a sink counts beside them.
+TEST(EmulatedSm90DecodeQuantised, SoftcapsAndSinks) {
+  constexpr Features kFeatures = {.softcap = true, .sinks = true};
+  constexpr CacheShape kShape{.len_q = 3, .by_k = By::token, .by_v = By::channel, .with_sinks = true, .softcap = 2};
+  run_cache<kColumns, cache_problem(Element::bf16, kE4m3, kE4m3, 64, MaskKind::none, kFeatures)>(kShape, 115);
+  run_cache<kTiles, cache_problem(Element::fp16, kInt8, kE4m3, 128, MaskKind::none, kFeatures)>(kShape, 116);
+}
+
 // Rows of Q in bf16 go to fp16 each by a factor of its own.
 TEST(EmulatedSm90DecodeQuantised, QueriesOfAnySize) {
   constexpr CacheShape kShape{.batch = 1, .heads = 8, .heads_kv = 1, .query_scale = 0.01F};
