@@ -363,5 +363,32 @@ TEST(Store, ARunBelongsToOneLivingProcess) {
   expect_error(ErrorCode::usage, "there is no run 99", [&] { store.claim(99); });
 }
 
+// What a resumed run proposes again rests on these.
+TEST(Store, GenerationsAndPlacesOfDevices) {
+  const TemporaryFolder folder;
+  Store store(folder.file("a.db"));
+  const std::int64_t run = store.add_run(a_run());
+  const std::int64_t other = store.add_run(a_run());
+  store.set_generation({run, 1, 4});
+  store.set_generation({run, 0, 0});
+  store.set_generation({run, 1, 3});
+  store.set_generation({other, 0, 9});
+  const std::vector<GenerationRecord> generations = store.generations(run);
+  ASSERT_EQ(generations.size(), 2U);
+  EXPECT_EQ(generations[0].known, 0);
+  EXPECT_EQ(generations[1].known, 3);
+  TrialRecord trial = a_trial(run, 0);
+  trial.place = 2;
+  trial.device = "GPU 1";
+  store.add_trial(trial);
+  store.add_trial(a_trial(run, 1));
+  const std::vector<TrialRecord> trials = store.trials(run);
+  ASSERT_EQ(trials.size(), 2U);
+  EXPECT_EQ(trials[0].place, 2);
+  EXPECT_EQ(trials[0].device, "GPU 1");
+  EXPECT_EQ(trials[1].place, -1) << "trials one after the other";
+  EXPECT_TRUE(trials[1].device.empty());
+}
+
 }  // namespace
 }  // namespace heed::store
