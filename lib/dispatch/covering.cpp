@@ -108,14 +108,25 @@ std::vector<CoveringProgram> covering_programs(const DeviceFacts& device, const 
               if (family->is_special() || family->refuses(w, device)) continue;
               want(*family, w, 0);
               if (len_q == 1 || !has_features(family->features())) continue;
-              const Workload with_all = with_features(w, family->features());
-              want(*family, with_all, 0);
+              Features usual = family->features();
+              // Norms and gates take registers where rows of O are written. Where a GPU's programs with them have other
+              // tiles, or no register left, problems without have a program of their own.
+              if (changes_output(usual) && device.kind == DeviceKind::cuda) {
+                const Workload with_all = with_features(w, usual);
+                usual.out_norm = usual.out_gate = false;
+                if (dim > 128 ||
+                    family->default_config(with_all, device) != family->default_config(with_features(w, usual), device))
+                  want(*family, with_all, 0);
+                else
+                  usual = family->features();
+              }
+              const Workload with_usual = with_features(w, usual);
+              want(*family, with_usual, 0);
               // Programs with lists of blocks have tiles of 64 rows at most: where others would have more, problems
               // without have a program of their own.
-              Features others = family->features();
-              others.blocks = false;
-              const Workload without_blocks = with_features(w, others);
-              if (family->default_config(with_all, device) != family->default_config(without_blocks, device))
+              usual.blocks = false;
+              const Workload without_blocks = with_features(w, usual);
+              if (family->default_config(with_usual, device) != family->default_config(without_blocks, device))
                 want(*family, without_blocks, 0);
             }
           }

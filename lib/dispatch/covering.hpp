@@ -35,7 +35,7 @@ struct CoveringProgram {
 
 /// The programs, the most wanted first, and for each dtype, head dim and mask the default of every family that runs a
 /// short and a long problem of it: so that any problem a family takes has a program. Each family that has features has
-/// one program with all of them for each, which runs problems with some.
+/// one program with all of them for each, which runs problems with some, and some have one without norms and gates too.
 std::vector<CoveringProgram> covering_programs(const DeviceFacts& device, const CoveringOptions& options);
 
 /// The programs that precision modes take (heed_options.precision), by name: for each dtype, head dim and mask the

@@ -138,19 +138,15 @@ class HeedHalf(Heed):
 
 
 class HeedCounted:
-    """heed.scaled_dot_product_attention with `precision=`: fp16 inputs, whose quantisation is in the time."""
+    """heed.attention with `precision=`: fp16 inputs, whose quantisation is in the time."""
 
     name = "heed_counted"
 
     def prepare(self, call):
         import heed
 
-        if "precision" not in inspect.signature(heed.scaled_dot_product_attention).parameters:
-            raise Refused("heed.scaled_dot_product_attention has no precision=: it quantises no inputs")
-        arguments = {"is_causal": call.masked, "scale": call.scale, "precision": call.mode}
-
         def run(q, k, v):
-            return heed.scaled_dot_product_attention(q, k, v, **arguments)
+            return heed.attention(q, k, v, causal=call.masked, scale=call.scale, precision=call.mode)
 
         return run
 

@@ -244,22 +244,19 @@ class Contenders(unittest.TestCase):
         near.is_exact = True
         self.assertFalse(self.row(CALL, near)["errors"]["heed_fp16"]["pass"])
 
-    def test_quantising_is_counted_where_the_drop_in_does_it(self):
+    def test_quantising_is_counted(self):
         import heed
-        from heed import contenders, precision_contenders
+        from heed import precision_contenders
 
-        with mock.patch.dict(vars(heed), scaled_dot_product_attention=lambda query, key, value: None):
-            with self.assertRaisesRegex(contenders.Refused, "no precision="):
-                precision_contenders.HeedCounted().prepare(CALL)
         asked = {}
 
-        def served(q, k, v, is_causal=False, scale=None, precision=None):
-            asked.update(is_causal=is_causal, scale=scale, precision=precision)
-            return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=is_causal)
+        def served(q, k, v, causal=False, scale=None, precision=None):
+            asked.update(causal=causal, scale=scale, precision=precision)
+            return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=causal)
 
-        with mock.patch.dict(vars(heed), scaled_dot_product_attention=served):
+        with mock.patch.dict(vars(heed), attention=served):
             row = self.row(CALL, precision_contenders.HeedCounted(), precision_contenders.HeedHalf(self.facts))
-        self.assertEqual(asked, {"is_causal": True, "scale": 0.125, "precision": "fp8"})
+        self.assertEqual(asked, {"causal": True, "scale": 0.125, "precision": "fp8"})
         self.assertAlmostEqual(row["counted_over_fp16"], row["peer_ratios"]["heed_fp16"]["value"] / row["peer_ratios"]["heed_counted"]["value"])
 
     def test_packages_get_what_they_take(self):
