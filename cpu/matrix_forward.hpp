@@ -17,6 +17,7 @@
 #include "cpu/features.hpp"
 #include "cpu/matrix_packing.hpp"
 #include "cpu/matrix_products.hpp"
+#include "cpu/output.hpp"
 #include "cpu/rows.hpp"
 
 #if defined(__x86_64__) && defined(__AVX512F__)

@@ -72,13 +72,24 @@ class Recorded(NeedsNvrtc):
 
 
 class BrokenOnPurpose(NeedsNvrtc):
+    @classmethod
+    def setUpClass(cls):
+        """Two rows with the keys of these very sources: those recorded may be of sources that compile to the same code."""
+        content = json.loads(LEDGER.read_text())
+        content["rows"] = [row for row in content["rows"] if row["arch"] == "sm_80" and row["variant"].startswith("fwd_sm80")][:2]
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / "ledger.json"
+            file.write_text(json.dumps(content))
+            if call("update", "--reason", "keys", "--ledger", file).returncode == 0:  # else tests say why
+                content = json.loads(file.read_text())
+        cls.recorded = content
+
     def setUp(self):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         self.folder = Path(folder.name)
         self.file = self.folder / "ledger.json"
-        self.content = json.loads(LEDGER.read_text())
-        self.content["rows"] = [row for row in self.content["rows"] if row["arch"] == "sm_80" and row["variant"].startswith("fwd_sm80")][:2]
+        self.content = json.loads(json.dumps(self.recorded))
         self.assertEqual(len(self.content["rows"]), 2)
 
     def call(self, *arguments, heed=None):
@@ -122,8 +133,7 @@ class BrokenOnPurpose(NeedsNvrtc):
         self.assertEqual(self.call("check")[1]["equal"], int(not sampled[0]), "so are those of which nothing is recorded")
 
     def test_an_eighth_is_sampled(self):
-        sampled = sum(ledger.is_sampled(row["key"]) for row in ledger.read_ledger(LEDGER)["rows"])
-        self.assertTrue(4 <= sampled <= 30, sampled)
+        self.assertEqual(sum(ledger.is_sampled(f"{byte:02x}" + "0" * 30) for byte in range(256)), 32)
 
     def test_equal_rows_take_todays_label_of_their_config_and_no_reason(self):
         rows = json.loads(json.dumps(self.content["rows"]))
