@@ -63,8 +63,8 @@ std::shared_ptr<GpuProgram> loaded(CUcontext context, const Choice& choice, cons
   unsigned long long id = 0;
   check(cuda_driver().ctx_get_id(context, &id), "asking for the number of the context");
   // A program asks for its shared memory once; plans of one image may differ in nothing else that it keeps.
-  const std::string key =
-      fmt::format("{} {} {} {} {}", id, choice.digest, launch.threads, launch.cluster, launch.shared_bytes);
+  const std::string key = fmt::format("{} {} {} {} {} {}", id, choice.digest, launch.entry, launch.threads,
+                                      launch.cluster, launch.shared_bytes);
   const std::lock_guard lock(mutex);
   std::shared_ptr<GpuProgram>& kept = (*programs)[key];
   if (kept != nullptr) return kept;

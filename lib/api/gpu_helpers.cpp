@@ -13,55 +13,74 @@
 namespace heed::api {
 namespace {
 
-class GpuCopies final : public Copies {
+// A program of one kernel, which takes one parameter by value and strides over its work, with as many blocks as a GPU
+// runs at a time.
+class Helper {
  public:
-  GpuCopies(CUcontext context, int ordinal, const Choice& program, int processors)
-      : context_(context),
-        ordinal_(ordinal),
-        program_(loaded(context, program, copy_launch())),
-        blocks_(static_cast<unsigned>(kBlocksEach * processors)) {}
+  Helper(CUcontext current, const Problem& problem, const Choice& program, const char* entry, unsigned threads)
+      : context_(current),
+        ordinal_(problem.ordinal),
+        threads_(threads),
+        processors_(static_cast<unsigned>(facts_of_device(problem).processors)),
+        program_(loaded(context_, program, launch_of(entry, threads))) {}
 
-  void run(std::span<const padding::RowCopy> copies, void* stream) const override {
-    require_device(context_, ordinal_, stream);
-    padding::RowCopies parameter{};
-    std::copy(copies.begin(), copies.end(), parameter.tensors);
+  void require(void* stream) const { require_device(context_, ordinal_, stream); }
+  [[nodiscard]] unsigned processors() const { return processors_; }
+
+  template <typename Parameter>
+  void launch(unsigned blocks, unsigned rows_of_blocks, Parameter& parameter, void* stream, const char* doing) const {
     CUlaunchConfig config{};
-    config.gridDimX = blocks_;
-    config.gridDimY = static_cast<unsigned>(copies.size());
+    config.gridDimX = blocks;
+    config.gridDimY = rows_of_blocks;
     config.gridDimZ = 1;
-    config.blockDimX = padding::kCopyThreads;
+    config.blockDimX = threads_;
     config.blockDimY = config.blockDimZ = 1;
     config.hStream = static_cast<CUstream>(stream);
     void* arguments[] = {&parameter};
-    check(cuda_driver().launch_kernel_ex(&config, program_->function(), arguments, nullptr), "launching the copies");
+    check(cuda_driver().launch_kernel_ex(&config, program_->function(), arguments, nullptr), doing);
   }
 
  private:
-  static constexpr int kBlocksEach = 4;  // of a multiprocessor: 1024 threads, each with 16 bytes on the way
-
-  static LaunchPlan copy_launch() {
+  static LaunchPlan launch_of(const char* entry, unsigned threads) {
     LaunchPlan launch;
-    launch.entry = padding::kCopyEntry;
-    launch.threads = padding::kCopyThreads;
+    launch.entry = entry;
+    launch.threads = threads;
     return launch;
   }
 
   CUcontext context_;
   int ordinal_;
+  unsigned threads_;
+  unsigned processors_;
   std::shared_ptr<GpuProgram> program_;
-  unsigned blocks_;
+};
+
+class GpuCopies final : public Copies {
+ public:
+  GpuCopies(CUcontext context, const Problem& problem, const Choice& program)
+      : helper_(context, problem, program, padding::kCopyEntry, padding::kCopyThreads) {}
+
+  void run(std::span<const padding::RowCopy> copies, void* stream) const override {
+    helper_.require(stream);
+    padding::RowCopies parameter{};
+    std::copy(copies.begin(), copies.end(), parameter.tensors);
+    helper_.launch(kBlocksEach * helper_.processors(), static_cast<unsigned>(copies.size()), parameter, stream,
+                   "launching the copies");
+  }
+
+ private:
+  static constexpr unsigned kBlocksEach = 4;  // of a multiprocessor: 1024 threads, each with 16 bytes on the way
+
+  Helper helper_;
 };
 
 class GpuQuantiser final : public Quantiser {
  public:
-  GpuQuantiser(CUcontext context, int ordinal, const Choice& program, int processors)
-      : context_(context),
-        ordinal_(ordinal),
-        program_(loaded(context, program, quantise_launch())),
-        blocks_(static_cast<unsigned>(kBlocksEach * processors)) {}
+  GpuQuantiser(CUcontext context, const Problem& problem, const Choice& program)
+      : helper_(context, problem, program, quantise::kQuantiseEntry, quantise::kQuantiseThreads) {}
 
   double quantise(const quantise::Pass& pass, void* stream) const override {
-    require_device(context_, ordinal_, stream);
+    helper_.require(stream);
     for (const quantise::TensorPass* t : {&pass.q, &pass.k, &pass.v})
       if (t->to != nullptr)
         check(cuda_driver().memset_d8_async(reinterpret_cast<CUdeviceptr>(t->largest), 0,
@@ -80,92 +99,55 @@ class GpuQuantiser final : public Quantiser {
   }
 
  private:
-  static constexpr int kBlocksEach = 8;  // of a multiprocessor: 2048 threads, all that it has room for
+  static constexpr unsigned kBlocksEach = 8;  // of a multiprocessor: 2048 threads, all that it has room for
 
   void launch(const quantise::Pass& pass, quantise::Stage stage, unsigned tensors, void* stream) const {
     quantise::Pass parameter = pass;
     parameter.stage = static_cast<int>(stage);
-    CUlaunchConfig config{};
-    config.gridDimX = blocks_;
-    config.gridDimY = tensors;
-    config.gridDimZ = 1;
-    config.blockDimX = quantise::kQuantiseThreads;
-    config.blockDimY = config.blockDimZ = 1;
-    config.hStream = static_cast<CUstream>(stream);
-    void* arguments[] = {&parameter};
-    check(cuda_driver().launch_kernel_ex(&config, program_->function(), arguments, nullptr),
-          "launching the quantising");
+    helper_.launch(kBlocksEach * helper_.processors(), tensors, parameter, stream, "launching the quantising");
   }
 
-  static LaunchPlan quantise_launch() {
-    LaunchPlan launch;
-    launch.entry = quantise::kQuantiseEntry;
-    launch.threads = quantise::kQuantiseThreads;
-    return launch;
-  }
-
-  CUcontext context_;
-  int ordinal_;
-  std::shared_ptr<GpuProgram> program_;
-  unsigned blocks_;
+  Helper helper_;
 };
 
 class GpuMerges final : public Merges {
  public:
-  GpuMerges(CUcontext context, int ordinal, const Choice& program, int processors)
-      : context_(context),
-        ordinal_(ordinal),
-        program_(loaded(context, program, merge_launch())),
-        most_blocks_(static_cast<unsigned>(kBlocksEach * processors)) {}
+  GpuMerges(CUcontext context, const Problem& problem, const Choice& program)
+      : helper_(context, problem, program, merge::kMergeEntry, merge::kMergeThreads) {}
 
   void run(const merge::Merge& merge, void* stream) const override {
-    require_device(context_, ordinal_, stream);
+    helper_.require(stream);
     merge::expect_merge(merge);
     const long long rows = merge.batch * merge.heads * merge.rows;
     if (rows == 0) return;
     merge::Merge parameter = merge;
     const long long each = merge::rows_of_block(merge.dim);
-    CUlaunchConfig config{};
-    config.gridDimX = static_cast<unsigned>(std::min<long long>((rows + each - 1) / each, most_blocks_));
-    config.gridDimY = config.gridDimZ = 1;
-    config.blockDimX = merge::kMergeThreads;
-    config.blockDimY = config.blockDimZ = 1;
-    config.hStream = static_cast<CUstream>(stream);
-    void* arguments[] = {&parameter};
-    check(cuda_driver().launch_kernel_ex(&config, program_->function(), arguments, nullptr), "launching the merge");
+    const long long most = kBlocksEach * helper_.processors();
+    helper_.launch(static_cast<unsigned>(std::min((rows + each - 1) / each, most)), 1, parameter, stream,
+                   "launching the merge");
   }
 
  private:
-  static constexpr int kBlocksEach = 16;  // of a multiprocessor: 2048 threads, all that it has room for
+  static constexpr long long kBlocksEach = 16;  // of a multiprocessor: 2048 threads, all that it has room for
 
-  static LaunchPlan merge_launch() {
-    LaunchPlan launch;
-    launch.entry = merge::kMergeEntry;
-    launch.threads = merge::kMergeThreads;
-    return launch;
-  }
-
-  CUcontext context_;
-  int ordinal_;
-  std::shared_ptr<GpuProgram> program_;
-  unsigned most_blocks_;
+  Helper helper_;
 };
 
 }  // namespace
 
 std::unique_ptr<Copies> make_gpu_copies(const Problem& problem, const Choice& program) {
   const UsedContext context(problem.ordinal);
-  return std::make_unique<GpuCopies>(context.get(), problem.ordinal, program, facts_of_device(problem).processors);
+  return std::make_unique<GpuCopies>(context.get(), problem, program);
 }
 
 std::unique_ptr<Quantiser> make_gpu_quantiser(const Problem& problem, const Choice& program) {
   const UsedContext context(problem.ordinal);
-  return std::make_unique<GpuQuantiser>(context.get(), problem.ordinal, program, facts_of_device(problem).processors);
+  return std::make_unique<GpuQuantiser>(context.get(), problem, program);
 }
 
 std::unique_ptr<Merges> make_gpu_merges(const Problem& problem, const Choice& program) {
   const UsedContext context(problem.ordinal);
-  return std::make_unique<GpuMerges>(context.get(), problem.ordinal, program, facts_of_device(problem).processors);
+  return std::make_unique<GpuMerges>(context.get(), problem, program);
 }
 
 }  // namespace heed::api

@@ -39,8 +39,9 @@ LaunchPlan Variant::plan(const Workload& workload, const DeviceFacts& device) co
   HEED_CHECK(runs(workload));
   // Scratch and shared memory are those of the program's features. Boxes are those of the launch: a program that could
   // read pages, but has none to read, waits for the bytes of whole tiles, for ever where a page's box brings fewer.
-  LaunchPlan plan = family->plan(config, with_features(workload, problem.features), device);
-  if (plan.tensor_maps) plan.tensor_maps = family->plan(config, workload, device).tensor_maps;
+  const Workload whole = with_features(workload, problem.features);
+  LaunchPlan plan = family->plan(config, whole, device);
+  if (plan.tensor_maps && whole != workload) plan.tensor_maps = family->plan(config, workload, device).tensor_maps;
   plan.semaphores = std::max(plan.semaphores, extras.semaphores);
   plan.shared_bytes += extras.shared_bytes;
   plan.supports_pdl = plan.supports_pdl || extras.supports_pdl;
