@@ -92,6 +92,11 @@ double TimedSets::scale_of(int launch) const {
   return workload_.softmax_scale() * std::max(0.5, 1 - kScaleStep * cycle);
 }
 
+double TimedSets::untimed_bytes() const {
+  return static_cast<double>(plan_.replays + 1) * plan_.sets * static_cast<double>(scenes_.front().k().bytes) +
+         static_cast<double>(image_bytes());
+}
+
 void TimedSets::prepare(worker::Worker& worker, const std::vector<std::pair<int, LaunchPlan>>& slots, double limit_s,
                         worker::Follow follow) {
   HEED_CHECK(worker.arena().size() >= arena_bytes());
