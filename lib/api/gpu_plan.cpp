@@ -6,7 +6,10 @@
 #include <array>
 #include <atomic>
 
+#include <fmt/format.h>
+
 #include "api/gpu_context.hpp"
+#include "launch/l2_window.hpp"
 #include "launch/tensor_map.hpp"
 
 namespace heed::api {
@@ -45,10 +48,27 @@ std::uint64_t next_serial() {
   return ++last;
 }
 
+// Of the context that is current, which is of the device.
+L2Limits l2_limits(int ordinal) {
+  const CudaDriver& cuda = cuda_driver();
+  CUdevice device = 0;
+  check(cuda.device_get(&device, ordinal), "opening the GPU");
+  int most = 0;
+  check(cuda.device_get_attribute(&most, CU_DEVICE_ATTRIBUTE_MAX_ACCESS_POLICY_WINDOW_SIZE, device),
+        "asking for the size of a window over the L2");
+  if (most <= 0)
+    throw Error(ErrorCode::unsupported,
+                "HEED_L2_KEEP_KV is given, and this GPU has no access-policy windows; leave it out");
+  std::size_t set_aside = 0;
+  check(cuda.ctx_get_limit(&set_aside, CU_LIMIT_PERSISTING_L2_CACHE_SIZE), "asking for the context's share of the L2");
+  return {static_cast<std::uint64_t>(most), set_aside};
+}
+
 class GpuPlan final : public Plan {
  public:
-  GpuPlan(const Problem& problem, Choice choice, const LaunchPlan& launch, CUcontext context)
-      : Plan(problem, std::move(choice), launch), cuda_(cuda_driver()), context_(context) {
+  GpuPlan(const Problem& problem, Choice choice, const LaunchPlan& launch, CUcontext context,
+          std::optional<L2Limits> l2 = {})
+      : Plan(problem, std::move(choice), launch), cuda_(cuda_driver()), context_(context), l2_(l2) {
     if (!problem_.is_empty && problem_.has_keys) program_ = loaded(context, choice_, launch_);
     choice_.image.reset();
   }
@@ -79,8 +99,10 @@ class GpuPlan final : public Plan {
       }
       const FeatureParams params = bound(at, workspace);
       const TensorMaps& maps = launch_.tensor_maps ? maps_of(serial_, params, *launch_.tensor_maps) : no_maps;
-      check(program_->launch(launch_.grid, params, maps, static_cast<CUstream>(stream), dependent),
-            "launching the kernel");
+      const L2Window kept = l2_ ? l2_window(at.k, k_extent(), at.v, v_extent(), *l2_) : L2Window{};
+      check(
+          program_->launch(launch_.grid, params, maps, static_cast<CUstream>(stream), dependent, l2_ ? &kept : nullptr),
+          "launching the kernel");
     }
     return 0;
   }
@@ -107,18 +129,36 @@ class GpuPlan final : public Plan {
 
   const CudaDriver& cuda_;
   CUcontext context_;
+  std::optional<L2Limits> l2_;  // of plans that keep K and V
   std::uint64_t serial_ = next_serial();
   std::shared_ptr<GpuProgram> program_;
 };
 
 }  // namespace
 
-std::unique_ptr<Plan> make_gpu_plan(const Problem& problem, Choice choice, const DeviceFacts& device) {
+std::string l2_remark(const Problem& problem) {
+  const UsedContext context(problem.ordinal);
+  const L2Limits limits = l2_limits(problem.ordinal);
+  const auto bytes =
+      static_cast<double>(extent_bytes(problem.k_sizes(), problem.k, size_of(problem.workload.dtype_k())) +
+                          extent_bytes(problem.v_sizes(), problem.v, size_of(problem.workload.dtype_v())));
+  const std::string begin = fmt::format("K and V, {:.3g} MB, are to stay in the L2", bytes / 1e6);
+  if (limits.set_aside == 0)
+    return begin + ", of which the context sets nothing aside: they do not, before cuCtxSetLimit says how much";
+  return begin + fmt::format(", of which the context sets {:.3g} MB aside{}",
+                             static_cast<double>(limits.set_aside) / 1e6,
+                             bytes > static_cast<double>(limits.set_aside) ? ": a part of them does" : "");
+}
+
+std::unique_ptr<Plan> make_gpu_plan(const Problem& problem, const Options& options, Choice choice,
+                                    const DeviceFacts& device) {
   const UsedContext context(problem.ordinal);
   if (problem.is_empty || !problem.has_keys)
     return std::make_unique<GpuPlan>(problem, std::move(choice), LaunchPlan{}, context.get());
   const LaunchPlan launch = choice.variant.plan(problem.workload, device);
-  return std::make_unique<GpuPlan>(problem, std::move(choice), launch, context.get());
+  if (!options.keeps_kv) return std::make_unique<GpuPlan>(problem, std::move(choice), launch, context.get());
+  choice.reason += "; " + l2_remark(problem);
+  return std::make_unique<GpuPlan>(problem, std::move(choice), launch, context.get(), l2_limits(problem.ordinal));
 }
 
 }  // namespace heed::api
@@ -127,7 +167,10 @@ std::unique_ptr<Plan> make_gpu_plan(const Problem& problem, Choice choice, const
 
 namespace heed::api {
 
-std::unique_ptr<Plan> make_gpu_plan(const Problem&, Choice, const DeviceFacts&) {
+std::string l2_remark(const Problem&) {
+  return "K and V stay in no L2: this library was built without CUDA support";
+}
+std::unique_ptr<Plan> make_gpu_plan(const Problem&, const Options&, Choice, const DeviceFacts&) {
   throw Error(ErrorCode::no_device, "no GPU can be used: this library was built without CUDA support");
 }
 }  // namespace heed::api

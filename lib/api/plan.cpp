@@ -59,6 +59,10 @@ Options read_options(const heed_options* given) {
   options.parallel_for = {given->parallel_for, given->parallel_context};
   if (given->precision != nullptr && given->precision[0] != '\0')
     options.precision = quantise::find_mode(given->precision).name;
+  if (given->reserved_l2 != 0) refuse("reserved fields of heed_options must be 0", std::to_string(given->reserved_l2));
+  if (given->l2 != HEED_L2_DEFAULT && given->l2 != HEED_L2_KEEP_KV)
+    refuse(fmt::format("{} is no heed_l2", given->l2), std::to_string(given->l2));
+  options.keeps_kv = given->l2 == HEED_L2_KEEP_KV;
   if (given->programs != nullptr) options.programs = given->programs;
   if (given->book != nullptr) options.book = given->book;
   if (given->variant != nullptr && std::string_view(given->variant) != "auto") options.variant = given->variant;
@@ -383,7 +387,7 @@ std::unique_ptr<Plan> make_plan(const Problem& problem, const Options& options) 
   const bool cpu = problem.device == DeviceKind::cpu;
   const auto plan = [&] {
     return cpu ? make_cpu_plan(decision.problem, options, std::move(decision.choice), device)
-               : make_gpu_plan(decision.problem, std::move(decision.choice), device);
+               : make_gpu_plan(decision.problem, options, std::move(decision.choice), device);
   };
   if (!decision.is_copied) return plan();
   std::unique_ptr<Copies> copies = cpu ? make_cpu_copies() : make_gpu_copies(problem, choose_copies(options, device));

@@ -35,8 +35,10 @@ struct Options {
   std::optional<std::string> book;  ///< empty: none; not set: the default one
   ParallelFor parallel_for;         ///< the caller's threads; without a function the library's own
   std::string precision;            ///< a quantise::Mode's name; empty: inputs stay as they are
+  bool keeps_kv = false;            ///< in the L2, of a GPU's plan
 };
-/// @throws Error(usage) for a struct of another size, an image without a variant, threads outside 0 to 4096
+/// @throws Error(usage) for a struct of another size, an image without a variant, threads outside 0 to 4096, a
+/// build or a policy of the L2 that is none
 Options read_options(const heed_options* options);
 
 /// A program that was chosen for a problem.
@@ -129,6 +131,9 @@ class Plan {
   void require_workspace(const void* workspace) const;
   /// The launch without its addresses, keys in front of the first visible one still in.
   [[nodiscard]] const FeatureParams& parameters() const { return params_; }
+  /// Bytes from the address of K, and of V, to the end of what may be read.
+  [[nodiscard]] std::uint64_t k_extent() const { return extents_[1].bytes; }
+  [[nodiscard]] std::uint64_t v_extent() const { return extents_[2].bytes; }
   /// With the addresses of a run.
   [[nodiscard]] FeatureParams bound(const Addresses& at, void* workspace) const;
 
@@ -160,7 +165,11 @@ class Plan {
 std::unique_ptr<Plan> make_plan(const Problem& problem, const Options& options);
 std::unique_ptr<Plan> make_cpu_plan(const Problem& problem, const Options& options, Choice choice,
                                     const DeviceFacts& device);
-std::unique_ptr<Plan> make_gpu_plan(const Problem& problem, Choice choice, const DeviceFacts& device);
+std::unique_ptr<Plan> make_gpu_plan(const Problem& problem, const Options& options, Choice choice,
+                                    const DeviceFacts& device);
+/// What a GPU's plan that keeps K and V in the L2 can keep of them, in a sentence, as its device and context are.
+/// @throws Error(unsupported) for a device without access-policy windows, Error(driver)
+std::string l2_remark(const Problem& problem);
 
 /// Copies of a plan's tensors: Q, K and V before a run, O after it.
 class Copies {

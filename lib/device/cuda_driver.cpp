@@ -36,6 +36,7 @@ CudaDriver load() {
   bind("cuCtxGetCurrent", api.ctx_get_current);
   bind("cuCtxGetDevice", api.ctx_get_device);
   bind("cuCtxGetId", api.ctx_get_id);
+  bind("cuCtxGetLimit", api.ctx_get_limit);
   bind("cuCtxSynchronize", api.ctx_synchronize);
   bind("cuMemAlloc_v2", api.mem_alloc);
   bind("cuMemFree_v2", api.mem_free);

@@ -28,6 +28,7 @@ struct CudaDriver {
   decltype(&::cuCtxGetCurrent) ctx_get_current;
   decltype(&::cuCtxGetDevice) ctx_get_device;
   CUresult (*ctx_get_id)(CUcontext, unsigned long long*);
+  decltype(&::cuCtxGetLimit) ctx_get_limit;
   decltype(&::cuCtxSynchronize) ctx_synchronize;
   decltype(&::cuMemAlloc) mem_alloc;
   decltype(&::cuMemFree) mem_free;

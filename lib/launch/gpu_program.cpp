@@ -51,7 +51,7 @@ void GpuProgram::unload() {
 }
 
 CUresult GpuProgram::launch(const std::array<std::uint32_t, 3>& grid, const FeatureParams& params,
-                            const TensorMaps& maps, CUstream stream, bool dependent) const {
+                            const TensorMaps& maps, CUstream stream, bool dependent, const L2Window* kept) const {
   CUlaunchConfig config{};
   config.gridDimX = grid[0];
   config.gridDimY = grid[1];
@@ -61,7 +61,7 @@ CUresult GpuProgram::launch(const std::array<std::uint32_t, 3>& grid, const Feat
   config.blockDimZ = 1;
   config.sharedMemBytes = shared_bytes_;
   config.hStream = stream;
-  std::array<CUlaunchAttribute, 2> attributes{};
+  std::array<CUlaunchAttribute, 3> attributes{};
   const auto add = [&]() -> CUlaunchAttribute& { return attributes.at(config.numAttrs++); };
   if (cluster_ > 1) {
     CUlaunchAttribute& cluster = add();
@@ -72,6 +72,12 @@ CUresult GpuProgram::launch(const std::array<std::uint32_t, 3>& grid, const Feat
     CUlaunchAttribute& serialization = add();
     serialization.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
     serialization.value.programmaticStreamSerializationAllowed = 1;
+  }
+  if (kept != nullptr) {
+    CUlaunchAttribute& window = add();
+    window.id = CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW;
+    window.value.accessPolicyWindow = {const_cast<void*>(kept->begin), kept->bytes, kept->hit_ratio,
+                                       CU_ACCESS_PROPERTY_PERSISTING, CU_ACCESS_PROPERTY_STREAMING};
   }
   config.attrs = attributes.data();
   // An entry without maps has one parameter; the driver reads as many as it has.

@@ -10,6 +10,7 @@
 
 #include "device/cuda_driver.hpp"
 #include "kernels/attention/features.hpp"
+#include "launch/l2_window.hpp"
 #include "variant/family.hpp"
 
 namespace heed {
@@ -32,8 +33,10 @@ class GpuProgram {
   /// Queues one launch; the driver copies the parameters before it returns. No allocation, no lock of ours.
   /// @param maps read where the plan has boxes
   /// @param dependent as a programmatic dependent of the launch before it, for a plan that allows it
+  /// @param kept what stays in the L2; null: the launch asks for nothing
   [[nodiscard]] CUresult launch(const std::array<std::uint32_t, 3>& grid, const FeatureParams& params,
-                                const TensorMaps& maps, CUstream stream, bool dependent) const;
+                                const TensorMaps& maps, CUstream stream, bool dependent,
+                                const L2Window* kept = nullptr) const;
 
  private:
   CUmodule module_ = nullptr;

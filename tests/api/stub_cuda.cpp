@@ -50,6 +50,9 @@ int encoded = 0;
 int launched = 0;
 int allocated_or_waited = 0;
 unsigned attributes_of_last = 0;
+CUaccessPolicyWindow window_of_last{};
+int most_of_window = 0;
+std::size_t set_aside = 0;
 
 const auto kForward = reinterpret_cast<CUfunction>(0x22);
 const auto kCopies = reinterpret_cast<CUfunction>(0x33);
@@ -114,6 +117,15 @@ int stub_in_use() {
 void stub_refuse(char what) {
   refused = what;
 }
+/// The L2 from now on: how large a window may be, and what the context sets aside.
+void stub_l2(int most, std::size_t aside) {
+  most_of_window = most;
+  set_aside = aside;
+}
+/// The last forward launch's window over the L2; zeros where it has none.
+const CUaccessPolicyWindow* stub_window() {
+  return &window_of_last;
+}
 unsigned stub_attributes() {
   return attributes_of_last;
 }
@@ -162,6 +174,9 @@ CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice
     case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR:
       *value = kGpus[device].shared_bytes_per_multiprocessor;
       break;
+    case CU_DEVICE_ATTRIBUTE_MAX_ACCESS_POLICY_WINDOW_SIZE:
+      *value = most_of_window;
+      break;
     default:
       *value = 1 << 20;
   }
@@ -185,6 +200,10 @@ CUresult cuCtxGetCurrent(CUcontext* context) {
 }
 CUresult cuCtxGetDevice(CUdevice* device) {
   *device = static_cast<int>(reinterpret_cast<std::uintptr_t>(current) - 0x100);
+  return current == nullptr ? CUDA_ERROR_INVALID_CONTEXT : CUDA_SUCCESS;
+}
+CUresult cuCtxGetLimit(std::size_t* value, CUlimit limit) {
+  *value = limit == CU_LIMIT_PERSISTING_L2_CACHE_SIZE ? set_aside : 0;
   return current == nullptr ? CUDA_ERROR_INVALID_CONTEXT : CUDA_SUCCESS;
 }
 CUresult cuStreamGetCtx(CUstream stream, CUcontext* context) {
@@ -336,6 +355,10 @@ CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction function, voi
     return CUDA_ERROR_INVALID_VALUE;
   ++launched;
   attributes_of_last = config->numAttrs;
+  window_of_last = {};
+  for (unsigned i = 0; i < config->numAttrs; ++i)
+    if (config->attrs[i].id == CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW)
+      window_of_last = config->attrs[i].value.accessPolicyWindow;
   const auto* params = static_cast<const heed::FeatureParams*>(arguments[0]);
   const auto* maps = static_cast<const heed::TensorMaps*>(arguments[1]);
   if (reinterpret_cast<std::uintptr_t>(maps) % 64 != 0) return CUDA_ERROR_MISALIGNED_ADDRESS;

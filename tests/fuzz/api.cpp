@@ -119,6 +119,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   options.programs = path.c_str();
   options.threads = static_cast<std::int8_t>(bytes.one());
   options.build = static_cast<std::int8_t>(bytes.one());
+  options.l2 = static_cast<std::int8_t>(bytes.one() % 4);
   options.precision = heed_precision_name(bytes.one() % 32);  // null for most numbers
 
   heed_plan* plan = nullptr;
