@@ -267,9 +267,9 @@ typedef enum heed_build {
   HEED_BUILD_WAIT = 2        /* heed_plan_create waits for it; without NVRTC it takes the best that is there */
 } heed_build;
 /* What a GPU's plan asks of the L2: nothing, or that K and V stay in it from launch to launch (an access-policy window;
- * CUDA C++ Programming Guide, "L2 Cache Control"). For K and V that many launches share, as in decoding over one prefix,
- * where other kernels in between read more than the L2 holds. What may stay is what the caller's context sets aside,
- * cuCtxSetLimit(CU_LIMIT_PERSISTING_L2_CACHE_SIZE) before the plan is made; lines that stayed are released by
+ * CUDA C++ Programming Guide, "L2 Cache Control"). For K and V that many launches share, as in decoding over one
+ * prefix, where other kernels in between read more than the L2 holds. What may stay is what the caller's context sets
+ * aside, cuCtxSetLimit(CU_LIMIT_PERSISTING_L2_CACHE_SIZE) before the plan is made; lines that stayed are released by
  * cuCtxResetPersistingL2Cache. */
 typedef enum heed_l2 { HEED_L2_DEFAULT = 0, HEED_L2_KEEP_KV = 1 } heed_l2;
 /* Calls task(argument, index) once for every index from 0 to tasks - 1, one after another or several at a time, on any

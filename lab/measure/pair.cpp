@@ -115,8 +115,7 @@ bool contradicts_counts(const PairResult& pair, double margin) {
 bool times_are_plausible(double reported_us, double wall_us, double untimed_bytes) {
   // Besides its launches a block starts a runner, poisons outputs and changes K: cold caches have hundreds of MB of it.
   constexpr double kBytesPerUs = 500;
-  return reported_us <= 1.05 * wall_us + 50 &&
-         wall_us <= 4 * (reported_us + untimed_bytes / kBytesPerUs) + 250'000;
+  return reported_us <= 1.05 * wall_us + 50 && wall_us <= 4 * (reported_us + untimed_bytes / kBytesPerUs) + 250'000;
 }
 
 Block worker_block(worker::Worker& worker, int slot, const std::string& name, TimedSets& sets, double limit_s) {
@@ -127,7 +126,8 @@ Block worker_block(worker::Worker& worker, int slot, const std::string& name, Ti
     for (int attempt = 1;; ++attempt) {
       const worker::Worker::Times times = worker.time(slot, replays, sets.flips(replays + 1), limit_s);
       const double reported_us = std::accumulate(times.us.begin(), times.us.end(), 0.0) * sets.plan().launches;
-      if (static_cast<int>(times.us.size()) == replays && times_are_plausible(reported_us, times.wall_us, sets.untimed_bytes()))
+      if (static_cast<int>(times.us.size()) == replays &&
+          times_are_plausible(reported_us, times.wall_us, sets.untimed_bytes()))
         return Reading{median(times.us), counts_of(times, replays)};
       if (attempt == kAttempts)
         throw ForgedTime(

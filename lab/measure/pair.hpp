@@ -72,10 +72,10 @@ class ForgedTime : public std::runtime_error {
 /// outlive it. @throws ForgedTime
 Block worker_block(worker::Worker& worker, int slot, const std::string& name, TimedSets& sets, double limit_s);
 
-/// Whether readings that add up to `reported_us` can come from a call that took `wall_us` here and moved `untimed_bytes`
-/// outside of its readings. The call does one replay more than it reports; 0.5 GB/s for the bytes (a build under
-/// sanitizers on a busy machine has little more), four times the work and a quarter of a second are room for a busy
-/// machine.
+/// Whether readings that add up to `reported_us` can come from a call that took `wall_us` here and moved
+/// `untimed_bytes` outside of its readings. The call does one replay more than it reports; 0.5 GB/s for the bytes (a
+/// build under sanitizers on a busy machine has little more), four times the work and a quarter of a second are room
+/// for a busy machine.
 bool times_are_plausible(double reported_us, double wall_us, double untimed_bytes);
 
 }  // namespace heed::measure

@@ -45,7 +45,8 @@ class TimedSets {
   /// Arena needed: the image and a copy to look at afterwards.
   [[nodiscard]] std::uint64_t arena_bytes() const { return 2 * image_bytes(); }
 
-  /// Bytes that a block of replays reads or writes outside of what it times: K before each replay, O and workspaces once.
+  /// Bytes that a block of replays reads or writes outside of what it times: K before each replay, O and workspaces
+  /// once.
   [[nodiscard]] double untimed_bytes() const;
 
   /// Puts the image into the worker's arena and hands over the launches of each (slot, plan).
