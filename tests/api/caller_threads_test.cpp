@@ -60,7 +60,7 @@ class CallersThreads : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {
     folder_ = new TemporaryFolder;
-    jit::Builder builder({.cache_folder = folder_->path() / "cache", .host_compiler = {}, .jobs = 2});
+    jit::Builder builder({.cache_folder = testing_support::shared_cache(), .host_compiler = {}, .jobs = 2});
     dispatch::ProgramFileWriter writer("0123");
     const DeviceFacts device = cpu_facts();
     const Workload w = parse_workload("b1h2l33k50d16:fp32");

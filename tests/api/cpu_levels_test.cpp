@@ -37,7 +37,7 @@ class CpuLevels : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {
     folder_ = new TemporaryFolder;
-    jit::Builder builder({.cache_folder = folder_->path() / "cache", .host_compiler = {}, .jobs = 2});
+    jit::Builder builder({.cache_folder = testing_support::shared_cache(), .host_compiler = {}, .jobs = 2});
     std::vector<std::pair<dispatch::ProgramRecord, std::future<jit::BuildOutcome>>> builds;
     for (const CpuLevel* level : levels())
       for (const char* shape : {kLevelsShape, "b1h2l33k50d16:fp32:causal_top_left"}) {
@@ -253,7 +253,7 @@ TEST_F(CpuLevels, WhatThisProcessorLacksIsRefused) {
 }
 
 TEST_F(CpuLevels, AnotherMachinesLevelNeedsItsCompiler) {
-  jit::Builder builder({.cache_folder = folder_->path() / "cache", .host_compiler = {}, .jobs = 1});
+  jit::Builder builder({.cache_folder = testing_support::shared_cache(), .host_compiler = {}, .jobs = 1});
   for (const CpuLevel& level : cpu_levels()) {
     if (level.machine == own_machine()) continue;
     const Workload w = parse_workload(kLevelsShape);

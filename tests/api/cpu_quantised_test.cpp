@@ -21,7 +21,7 @@ class CpuQuantised : public ::testing::Test {
   static void SetUpTestSuite() {
     folder_ = new TemporaryFolder;
     const DeviceFacts device = cpu_facts();
-    jit::Builder builder({.cache_folder = folder_->path() / "cache", .host_compiler = {}, .jobs = 2});
+    jit::Builder builder({.cache_folder = testing_support::shared_cache(), .host_compiler = {}, .jobs = 2});
     dispatch::ProgramFileWriter writer("0123");
     std::vector<std::pair<dispatch::ProgramRecord, std::future<jit::BuildOutcome>>> builds;
     for (const char* shape :

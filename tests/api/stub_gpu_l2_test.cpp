@@ -1,6 +1,4 @@
 // Plans that keep K and V in the L2, with a stand-in for the driver: the window of a launch, and what is said of it.
-#include <cuda.h>
-
 #include "launch/l2_window.hpp"
 #include "stub_gpu.hpp"
 
@@ -13,6 +11,15 @@ using testing_support::Memory;
 using testing_support::of_driver;
 using testing_support::stub_problem;
 using testing_support::with_image;
+
+// CUaccessPolicyWindow, without cuda.h.
+struct Window {
+  const void* begin;
+  std::size_t bytes;
+  float hit_ratio;
+  int kept;  // CUaccessProperty: 1 streams, 2 stays
+  int others;
+};
 
 constexpr std::uint64_t kBytes = 2ULL * 2 * 192 * 64 * 2;  // of K in stub_problem, and of V
 
@@ -28,7 +35,7 @@ class KeptKeys : public ::testing::Test {
   void TearDown() override { set(0, 0); }
   static void set(int most, std::size_t aside) { of_driver<void(int, std::size_t)>("stub_l2")(most, aside); }
 
-  CUaccessPolicyWindow window_of(const heed_options& options) {
+  Window window_of(const heed_options& options) {
     heed_plan* plan = nullptr;
     EXPECT_EQ(heed_plan_create(&problem_, &options, &plan), HEED_OK) << heed_last_error();
     heed_plan_info info;
@@ -37,7 +44,7 @@ class KeptKeys : public ::testing::Test {
     reason_ = info.reason;
     EXPECT_EQ(heed_plan_run(plan, &memory_.t, memory_.workspace, nullptr), HEED_OK) << heed_last_error();
     heed_plan_destroy(plan);
-    return *of_driver<const CUaccessPolicyWindow*()>("stub_window")();
+    return *of_driver<const Window*()>("stub_window")();
   }
   std::string explained(const heed_options& options) const {
     std::string text(4096, ' ');
@@ -51,38 +58,38 @@ class KeptKeys : public ::testing::Test {
 };
 
 TEST_F(KeptKeys, AWindowReachesOverKAndV) {
-  const CUaccessPolicyWindow window = window_of(keeping());
-  EXPECT_EQ(window.base_ptr, memory_.t.k);
-  EXPECT_EQ(window.num_bytes, (1U << 20) + kBytes) << "V lies 1 MB behind K";
-  EXPECT_EQ(window.hitRatio, 1.0F);
-  EXPECT_EQ(window.hitProp, CU_ACCESS_PROPERTY_PERSISTING);
-  EXPECT_EQ(window.missProp, CU_ACCESS_PROPERTY_STREAMING);
+  const Window window = window_of(keeping());
+  EXPECT_EQ(window.begin, memory_.t.k);
+  EXPECT_EQ(window.bytes, (1U << 20) + kBytes) << "V lies 1 MB behind K";
+  EXPECT_EQ(window.hit_ratio, 1.0F);
+  EXPECT_EQ(window.kept, 2);
+  EXPECT_EQ(window.others, 1);
   EXPECT_THAT(reason_,
               ::testing::HasSubstr("K and V, 0.197 MB, are to stay in the L2, of which the context sets 1.05"));
   EXPECT_THAT(explained(keeping()), ::testing::HasSubstr("are to stay in the L2"));
 }
 
 TEST_F(KeptKeys, NoPlanAsksForItUnasked) {
-  EXPECT_EQ(window_of(with_image()).num_bytes, 0U);
+  EXPECT_EQ(window_of(with_image()).bytes, 0U);
   EXPECT_THAT(reason_, ::testing::Not(::testing::HasSubstr("L2")));
 }
 
 TEST_F(KeptKeys, WhereAWindowIsTooSmallItIsOfK) {
   set(1 << 20, 1 << 20);
-  const CUaccessPolicyWindow window = window_of(keeping());
-  EXPECT_EQ(window.base_ptr, memory_.t.k);
-  EXPECT_EQ(window.num_bytes, kBytes);
+  const Window window = window_of(keeping());
+  EXPECT_EQ(window.begin, memory_.t.k);
+  EXPECT_EQ(window.bytes, kBytes);
 }
 
 TEST_F(KeptKeys, OfMoreThanIsSetAsideAShareStays) {
   set(8 << 20, static_cast<std::size_t>(kBytes) / 2);
-  EXPECT_FLOAT_EQ(window_of(keeping()).hitRatio, 0.25F);
+  EXPECT_FLOAT_EQ(window_of(keeping()).hit_ratio, 0.25F);
   EXPECT_THAT(reason_, ::testing::HasSubstr("a part of them does"));
 }
 
 TEST_F(KeptKeys, AContextThatSetsNothingAsideIsTold) {
   set(8 << 20, 0);
-  EXPECT_EQ(window_of(keeping()).hitRatio, 1.0F);
+  EXPECT_EQ(window_of(keeping()).hit_ratio, 1.0F);
   EXPECT_THAT(reason_, ::testing::HasSubstr("before cuCtxSetLimit says how much"));
 }
 

@@ -260,7 +260,8 @@ TEST(Builder, CompileErrorsComeWithTheCompilersWords) {
 TEST(Builder, ABuildThatDoesNotEndIsKilled) {
   const TemporaryFolder folder;
   write_file_atomically(folder.file("slow-compiler"),
-                        "#!/bin/sh\n[ \"$1\" = --version ] && echo slow 1.0 && exit 0\nsleep 60\n", ErrorCode::cache);
+                        "#!/bin/sh\ncase \"$1\" in --version|-dumpmachine) echo slow 1.0; exit 0;; esac\nsleep 60\n",
+                        ErrorCode::cache);
   std::filesystem::permissions(folder.file("slow-compiler"), std::filesystem::perms::owner_all);
   BuilderOptions options = options_in(folder.path() / "cache");
   options.host_compiler = folder.file("slow-compiler");

@@ -1,6 +1,10 @@
 /// Builders of tests.
 #pragma once
 
+#include <cstdlib>
+#include <functional>
+
+#include "compile/embedded.hpp"
 #include "heed/heed.hpp"
 #include "jit/build.hpp"
 
@@ -12,6 +16,20 @@ inline BuilderOptions options_in(const std::filesystem::path& folder) {
   options.jobs = 2;
   return options;
 }
+
+/// A third of the programs, another one for every state of the kernels' sources; with HEED_ALL_BUILDS all. Of sources
+/// that did not change the ledger knows what each program is.
+class ShareOfBuilds {
+ public:
+  bool takes_next() {
+    constexpr unsigned kShare = 3;
+    return is_all_ || ++seen_ % kShare == 0;
+  }
+
+ private:
+  bool is_all_ = std::getenv("HEED_ALL_BUILDS") != nullptr;
+  std::size_t seen_ = std::hash<std::string>{}(compile::source_digest());
+};
 
 inline bool has_nvrtc() {
   try {

@@ -22,8 +22,7 @@ class CpuPrecision : public ::testing::Test {
         {"l64d64:fp32:quantised=qk/int8/head", "l64d64:fp32:quantised=qkv/e4m3/head",
          "l64d64:fp32:quantised=qk/int8/head+v/e4m3/head", "l64d64:fp32:causal_top_left:quantised=qk/int8/head",
          "l64d64:fp32:causal_top_left:quantised=qkv/e4m3/head", "l64d64:fp32:window=9/3:quantised=qk/int8/head",
-         "l64d64:fp16:quantised=qkv/e4m3/head", "l64d64:bf16:quantised=qk/int8/head"},
-        folder_->path() / "cache");
+         "l64d64:fp16:quantised=qkv/e4m3/head", "l64d64:bf16:quantised=qk/int8/head"});
   }
   static void TearDownTestSuite() { delete folder_; }
 

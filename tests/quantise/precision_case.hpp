@@ -22,10 +22,9 @@ namespace heed::testing_support {
 inline constexpr std::uint64_t kSeedOfPlans = 48;  // of the signs of rotations
 
 /// A file of fwd_cpu's programs with all features, for the element types of workloads.
-inline void write_programs(const std::string& path, const std::vector<const char*>& shapes,
-                           const std::filesystem::path& cache) {
+inline void write_programs(const std::string& path, const std::vector<const char*>& shapes) {
   const DeviceFacts device = cpu_facts();
-  jit::Builder builder({.cache_folder = cache, .host_compiler = {}, .jobs = 2});
+  jit::Builder builder({.cache_folder = shared_cache(), .host_compiler = {}, .jobs = 2});
   dispatch::ProgramFileWriter writer("0123");
   std::vector<std::pair<dispatch::ProgramRecord, std::future<jit::BuildOutcome>>> builds;
   for (const char* shape : shapes) {
