@@ -75,6 +75,8 @@ int run(const EvolveOptions& o, const CLI::App& app) {
     if (!stored)
       throw Error(ErrorCode::usage, fmt::format("there is no run {}; heed runs lists them", o.resume),
                   std::to_string(o.resume));
+    if (!o.hold.empty())
+      throw Error(ErrorCode::usage, "--resume goes on as the stored run began; leave out --hold", o.hold);
     if (!o.from.empty())
       throw Error(ErrorCode::usage, "--resume goes on as the stored run began; leave out --from", o.from);
     if (const std::string given = ModelArguments::given(app); !given.empty())
@@ -194,6 +196,10 @@ void add_evolve(CLI::App& app, int& exit_code) {
   command->add_option("--family", o->family,
                       "Kernel families, with commas between; the first one's default is the base. heed families lists "
                       "them [all that run the workload]");
+  command->add_option("--hold", o->hold,
+                      "KNOB=VALUE,... that the base and every trial have, of families that all have them, as "
+                      "rowsum=mma for more exact results of peaked rows; a search leaves knobs of accuracy as they are "
+                      "in any case");
   command->add_option("--workloads", o->workloads,
                       "Evolve kernels for the calls of a model: a file that heed.record of the Python package wrote. "
                       "Each workload is a run of its own, the one with the most to gain first");

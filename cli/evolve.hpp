@@ -21,6 +21,7 @@ struct EvolveOptions {
   StoreOptions store;
   std::string devices;  ///< a list; empty: one device
   std::string family;
+  std::string hold;
   std::string strategy = "elite";
   int trials = 45;
   int population = 5;

@@ -88,6 +88,7 @@ record::RunOptions new_run(const EvolveOptions& o, const Workload& workload, con
   record::RunOptions options;
   options.workload = workload;
   options.families = o.family.empty() ? std::vector<std::string>() : split(o.family, ',');
+  options.hold = o.hold;
   options.strategy.kind = record::parse_strategy(o.strategy);
   options.strategy.population = o.population;
   options.strategy.drafts = o.drafts > 0 ? o.drafts : device.kind == DeviceKind::cuda ? kDraftsGpu : 1;

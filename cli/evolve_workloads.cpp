@@ -115,6 +115,7 @@ std::string same_command(const EvolveOptions& o) {
   add("--trials", std::to_string(o.trials), std::to_string(usual.trials));
   add("--budget", fmt::format("{}", o.budget_s), fmt::format("{}", usual.budget_s));
   add("--family", o.family, usual.family);
+  add("--hold", o.hold, usual.hold);
   add("--population", std::to_string(o.population), std::to_string(usual.population));
   add("--drafts", std::to_string(o.drafts), std::to_string(usual.drafts));
   add("--strategy", o.strategy, usual.strategy);

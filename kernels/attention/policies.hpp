@@ -21,4 +21,16 @@ enum class Rescale {
                 ///< is kept without looking at maxima; such a tile is taken again, like the first one (stale_tile_fits)
 };
 
+/// Which probabilities a row's sum is of, and what adds them up.
+///
+/// P V takes probabilities rounded to 16 bits. Where a row's maximum is subtracted, the largest one is 1 and rounds to
+/// itself. Below a stale row maximum the probability of a key that outweighs all others is rounded like any, by up to
+/// 2^-11 of itself in fp16 and 2^-8 in bf16, and so is the row, unless the sum it is divided by is of rounded ones too:
+/// the row is then the value of that key. The log-sum-exp is that of the sum, and is off by that much instead.
+enum class Rowsum {
+  fadd,          ///< as the exponentials give them: an addition in fp32 each
+  fadd_rounded,  ///< as P V takes them: unpacked, and an addition each
+  mma,           ///< as P V takes them, by the tensor cores: V gets columns of ones
+};
+
 }  // namespace heed::attention

@@ -136,8 +136,8 @@ struct RowState {
 
 /// Replaces scores (kFragments, kTiles n-tiles of 8 keys) by exp2(scaled score - row maximum), updates row maxima and
 /// sums, and rescales the partial output `out` (kFragments, kOutTiles) when the row maximum changed. New row
-/// maxima lie `margin_below` below the maximum.
-template <Exp2 kExp2, Rescale kRescale, int kFragments, int kTiles, int kOutTiles>
+/// maxima lie `margin_below` below the maximum. Without kSums row sums are rescaled and nothing is added to them.
+template <Exp2 kExp2, Rescale kRescale, bool kSums = true, int kFragments, int kTiles, int kOutTiles>
 __device__ __forceinline__ void softmax_tile(float (&scores)[kFragments][kTiles][4],
                                              float (&out)[kFragments][kOutTiles][4], RowState<kFragments>& rows,
                                              float scale_log2, float margin_below = 0.0F) {
@@ -181,7 +181,7 @@ __device__ __forceinline__ void softmax_tile(float (&scores)[kFragments][kTiles]
           sum += p;
         }
       }
-      rows.row_sum[m][h] += sum;
+      if constexpr (kSums) rows.row_sum[m][h] += sum;
     }
   }
 }

@@ -48,8 +48,7 @@ std::vector<std::size_t> Ablation::that_fit_the_budget(std::vector<std::size_t> 
 std::vector<record::AblationRow> Ablation::take_back(const trial::Built& champion) {
   std::vector<record::AblationRow> rows;
   const Family& family = *champion.variant.family;
-  const Config defaults =
-      values_of(make_variant(family, family.default_config(run_.options.workload, run_.device), run_.options.workload));
+  const Config defaults = values_of(default_with(family, run_.options.hold, run_.options.workload, run_.device));
   const Config champions = values_of(champion.variant);
   std::vector<std::size_t> changed;
   for (std::size_t i = 0; i < defaults.size(); ++i)

@@ -32,9 +32,12 @@ std::vector<Individual> individuals_of(const RunContext& run, int generation, st
 
 std::vector<Space> spaces_of(const RunContext& run, int generation) {
   std::vector<Space> all;
-  for (const Family* family : run.families) all.push_back(space_of(*family, run.options.workload, run.device));
-  for (const Variant& variant : run.found)
-    all[static_cast<std::size_t>(run.space_of(variant))].found.push_back(values_of(variant));
+  for (const Family* family : run.families)
+    all.push_back(space_of(*family, run.options.workload, run.device, run.options.hold));
+  for (const Variant& variant : run.found) {
+    Space& space = all[static_cast<std::size_t>(run.space_of(variant))];
+    space.found.push_back(with_held(space, values_of(variant)));
+  }
   // The search begins at the trial that brought the edits, which was tried.
   for (const EditedSources& one : run.edited) {
     if (one.generation >= generation) break;

@@ -80,7 +80,8 @@ void Evolution::search(double floor_us) {
 double Evolution::prepare_base() {
   trial::Laboratory& laboratory = context_.laboratory;
   const DeviceFacts& device = context_.device;
-  const Variant variant = parse_variant(context_.families.front()->name(), context_.options.workload, device);
+  const Variant variant =
+      default_with(*context_.families.front(), context_.options.hold, context_.options.workload, device);
   context_.observer.message(fmt::format("building and verifying the base, {}", variant.id()));
   const trial::Built built = laboratory.build(variant);
   laboratory.set_base(built);

@@ -64,6 +64,7 @@ RunContext::RunContext(store::Store& to_store, jit::Builder& with_builder, const
   if (options.trials < 1)
     throw Error(ErrorCode::usage, fmt::format("--trials {} makes no run; at least 1 is needed", options.trials),
                 std::to_string(options.trials));
+  for (const Family* family : families) (void)default_with(*family, options.hold, options.workload, device);
   options.families.clear();
   for (const Family* family : families) options.families.emplace_back(family->name());
 }

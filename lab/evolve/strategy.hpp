@@ -75,13 +75,24 @@ struct Space {
   std::function<Config(const Config&)> canonical = nullptr;  ///< heed::canonical; none: every config is
   std::string name = {};
   std::vector<Config> found = {};  ///< by earlier runs: legal ones
+  /// Numbers of knobs that every proposal has as the default: knobs of accuracy (Knob::of_accuracy), since a search
+  /// looks at speed alone, and those that the run's options hold.
+  std::vector<std::size_t> held = {};
   /// How many times as likely a mutation gives knob number `knob` of a parent this value; none: each value alike. Runs
   /// have none: neither diagnoses nor insights paid on recorded landscapes (landscape/prior.hpp).
   std::function<double(const Config& parent, std::size_t knob, int value)> prior = nullptr;
 };
 
-/// The space of a family that does not refuse the workload.
-Space space_of(const Family& family, const Workload& workload, const DeviceFacts& device);
+/// The family's default for the workload with the knobs that `hold` names at its values ("" for none): the base of a
+/// run, and what its search begins with. @throws Error(usage) where the family has no such knob or value, or cannot run
+/// the workload with it
+Variant default_with(const Family& family, std::string_view hold, const Workload& workload, const DeviceFacts& device);
+
+/// The space of a family that does not refuse the workload. @throws what default_with does
+Space space_of(const Family& family, const Workload& workload, const DeviceFacts& device, std::string_view hold = {});
+
+/// A config with the knobs that its space holds as the default has them.
+Config with_held(const Space& space, Config config);
 
 /// The proposals of one generation: for each of options.population trials options.drafts of them, but kDraftsARound at
 /// most, one after the other, fewer only when the space holds no more. None equals an earlier trial, a draft of one, or

@@ -34,10 +34,12 @@ void Variation::take(const Proposal& proposal) {
 }
 
 bool Variation::is_new(int index, const Config& config) const {
-  return seen_.count({index, config}) == 0 && space(index).is_legal(config);
+  return seen_.count({index, config}) == 0 && config == with_held(space(index), config) &&
+         space(index).is_legal(config);
 }
 
 Config Variation::canonical(int index, Config config) const {
+  config = with_held(space(index), std::move(config));
   return space(index).canonical ? space(index).canonical(config) : std::move(config);
 }
 
@@ -80,8 +82,10 @@ std::vector<Variation::Change> Variation::changes_of(const Individual& parent) c
     if (other.space == parent.space && distance(other.config, parent.config) <= kNear)
       for (std::size_t i = 0; i < table.size(); ++i) tried.emplace(i, other.config[i]);
   const auto& prior = space(parent.space).prior;
+  const std::vector<std::size_t>& held = space(parent.space).held;
   std::vector<Change> changes;
   for (std::size_t i = 0; i < table.size(); ++i) {
+    if (std::find(held.begin(), held.end(), i) != held.end()) continue;
     const int at = table[i].index_of(parent.config[i]);
     for (int v = 0; v < static_cast<int>(table[i].values.size()); ++v) {
       if (v == at) continue;

@@ -27,7 +27,9 @@ class Variation {
 
   [[nodiscard]] const Space& space(int index) const { return spaces_[static_cast<std::size_t>(index)]; }
   [[nodiscard]] const std::vector<Knob>& knobs(int index) const { return *space(index).knobs; }
+  /// Whether it was not tried, has what its space holds, and may be.
   [[nodiscard]] bool is_new(int index, const Config& config) const;
+  /// With what the space holds, by its one name.
   [[nodiscard]] Config canonical(int index, Config config) const;
   /// In which way a config shares out the work: the values of the knobs that say so.
   [[nodiscard]] Config sharing(int index, const Config& config) const;

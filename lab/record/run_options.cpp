@@ -35,6 +35,7 @@ nlohmann::json to_json(const RunOptions& o) {
           {"islands", o.strategy.islands},
           {"migration_every", o.strategy.migration_every},
           {"seed", o.strategy.seed},
+          {"hold", o.hold},
           {"found", o.found},
           {"trials", o.trials},
           {"budget_s", o.budget_s},
@@ -56,6 +57,7 @@ RunOptions options_from_json(const nlohmann::json& json) {
   o.strategy.islands = json.at("islands").get<int>();
   o.strategy.migration_every = json.at("migration_every").get<int>();
   o.strategy.seed = json.at("seed").get<std::uint64_t>();
+  o.hold = json.value("hold", std::string());
   o.found = json.value("found", std::vector<std::string>());
   o.trials = json.at("trials").get<int>();
   o.budget_s = json.at("budget_s").get<double>();

@@ -38,6 +38,7 @@ struct RunOptions {
   Workload workload;
   std::vector<std::string> families;  ///< the base's first; empty: every one that runs the workload
   StrategyOptions strategy;
+  std::string hold;                ///< "rowsum=mma": knobs that have these values in the base and in every trial
   std::vector<std::string> found;  ///< variants that earlier runs found, tried first
   int trials = 45;
   double budget_s = 0;  ///< wall clock of the whole run, final comparison and ablation included; 0: no limit

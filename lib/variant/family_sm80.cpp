@@ -50,6 +50,10 @@ const KnobTable<sm80::Config>& table() {
           "when partial O is rescaled: always, when the row maximum grew, when it grew by more than 2^8 "
           "(FlashAttention-4), or never until a sum overflows")
         .acts_on({fma, issue});
+    t.add("rowsum", &C::rowsum, {attention::Rowsum::fadd, attention::Rowsum::mma},
+          "row sums of P before it is rounded to 16 bits, an addition an element; or after it, by the tensor cores")
+        .acts_on({fma, issue, tensor})
+        .of_accuracy();
     t.add("epilogue", &C::epilogue, "O from registers, or by way of shared memory (kv_groups=1)")
         .acts_on({l2, dram, shared_memory});
     using enum attention::TileOrder;
@@ -275,6 +279,11 @@ class Sm80Family final : public Family {
         return "rescale=stale_tile needs exp2=hardware: the polynomial's overflow does not show";
       case sm80::Illegal::polynomial_fp32:
         return "in fp32 exp2=hardware alone has the digits: the polynomial is made for probabilities of 16 bits";
+      case sm80::Illegal::rowsum_fp32:
+        return "rowsum=mma sums probabilities as they are rounded to 16 bits, and in fp32 none are; write rowsum=fadd";
+      case sm80::Illegal::rowsum_dropout:
+        return "rowsum=mma sums what the values are multiplied by, and with dropout these are the probabilities that "
+               "are kept; write rowsum=fadd";
       case sm80::Illegal::late_loads:
         return "late_loads=on needs two or more stages: the only one is free after a tile's values";
       case sm80::Illegal::pipeline_sync:

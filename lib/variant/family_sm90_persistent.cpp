@@ -58,6 +58,10 @@ const KnobTable<sm90_persistent::Config>& table() {
           "what the softmax subtracts: the running maximum, or a stale one, of the first KV tile or of the first 16 "
           "keys, until a sum overflows")
         .acts_on({issue, fma, latency});
+    t.add("rowsum", &C::rowsum, {attention::Rowsum::fadd, attention::Rowsum::fadd_rounded},
+          "row sums of P before it is rounded to fp16, or after it; of bf16 always after it")
+        .acts_on({fma, issue})
+        .of_accuracy();
     t.add("pingpong", &C::pingpong,
           "consumer warpgroups issue their GEMMs one after the other, by named barriers (FlashAttention-3, 3.1)")
         .acts_on({tensor, exponentials, latency});

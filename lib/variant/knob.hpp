@@ -25,6 +25,7 @@ struct Knob {
   int standard = 0;                 ///< the value of a default-constructed aggregate: variant ids leave it out
   std::vector<Bound> acts_on = {};  ///< what another value may relieve; diagnoses name such knobs
   bool shares_work = false;  ///< it says with the others so marked who does what; a search changes them together, too
+  bool of_accuracy = false;  ///< it decides how exact results are: a search, which looks at speed, leaves it as it is
   std::optional<int> known = {};  ///< the value with which a program knows what it may of its workload, all else equal;
                                   ///< a search tries the default with all of these early
 
@@ -108,6 +109,12 @@ class KnobTable {
   /// The knob added last shares out the work, with the others of which that is said.
   KnobTable& shares_work() {
     knobs_.back().shares_work = true;
+    return *this;
+  }
+
+  /// The knob added last is one of accuracy (Knob::of_accuracy).
+  KnobTable& of_accuracy() {
+    knobs_.back().of_accuracy = true;
     return *this;
   }
 

@@ -183,12 +183,15 @@ struct LaterKnob {
   std::string_view knob;
   std::string_view value;
 };
-constexpr std::array<LaterKnob, 1> kLaterKnobs = {{{"fwd_sm90_decode", "max_splits", "0"}}};
+constexpr std::array<LaterKnob, 3> kLaterKnobs = {{{"fwd_sm90_decode", "max_splits", "0"},
+                                                   {"fwd_sm80", "rowsum", "fadd"},
+                                                   {"fwd_sm90_persistent", "rowsum", "fadd"}}};
 
 std::string with_later_knobs(std::string text) {
   for (const LaterKnob& later : kLaterKnobs)
     if (text.starts_with(fmt::format("{}:", later.family)) &&
-        text.find(fmt::format(",{}=", later.knob)) == std::string::npos)
+        text.find(fmt::format(",{}=", later.knob)) == std::string::npos &&
+        text.find(fmt::format(":{}=", later.knob)) == std::string::npos)
       text += fmt::format(",{}={}", later.knob, later.value);
   return text;
 }

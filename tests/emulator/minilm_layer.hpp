@@ -14,6 +14,7 @@
 #include "tensors/tensor_file.hpp"
 #include "testing.hpp"
 #include "verify/against_unfused.hpp"
+#include "verify/inputs.hpp"
 #include "verify/scenario.hpp"
 #include "worker/protocol.hpp"
 
@@ -32,6 +33,15 @@ class MinilmLayer {
                         std::string(testing_support::kSourceFolder) + "/tests/cases/minilm/" + name + ".safetensors",
                         Layout::bhld),
                     dtype, heads) {}
+
+  /// Drawn inputs in their place, of a class of the gate.
+  MinilmLayer(verify::InputClass inputs, const Workload& workload, std::uint64_t seed)
+      : name_(verify::to_string(inputs)), scenario_(workload, verify::make_inputs(workload, inputs, seed)) {
+    place();
+  }
+  // Parameters point into the image.
+  MinilmLayer(const MinilmLayer&) = delete;
+  MinilmLayer& operator=(const MinilmLayer&) = delete;
 
   [[nodiscard]] FeatureParams& params() { return params_; }
 
@@ -63,6 +73,10 @@ class MinilmLayer {
  private:
   MinilmLayer(const std::string& name, const QkvTensors& tensors, Dtype dtype, const std::vector<std::int64_t>& heads)
       : name_(name), scenario_(workload_of(tensors, dtype, heads), values_of(tensors, heads)) {
+    place();
+  }
+
+  void place() {
     scenario_.hard_limit = false;  // which is of N(0,1)
     image_.resize(scenario_.scene.image().size() + 256);
     base_ = image_.data() + (256 - reinterpret_cast<std::uintptr_t>(image_.data()) % 256);

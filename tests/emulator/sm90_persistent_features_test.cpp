@@ -80,6 +80,8 @@ TEST(EmulatedPersistentFeatures, BiasOfTheFirstKeys) {
 TEST(EmulatedPersistentFeatures, Alibi) {
   constexpr Problem kProblem = featured_problem(Element::bf16, 64, kNone, {.alibi = true});
   run_case<kOne, kProblem>({.batch = 2, .heads = 4, .heads_kv = 2, .len_q = 70, .len_k = 90, .slopes = 1}, 1);
+  // Of this one a log-sum-exp is off by 2.8e-3: a row sum of bf16 is of rounded probabilities.
+  run_case<kOne, kProblem>({.batch = 2, .heads = 4, .heads_kv = 2, .len_q = 70, .len_k = 90, .slopes = 1}, 23);
   run_case<kTwo, kProblem>({.batch = 2, .heads = 2, .heads_kv = 1, .len_q = 190, .len_k = 170, .slopes = 2}, 2);
   run_case<kOne, kProblem>({.len_q = 30, .len_k = 40}, 3);
   // A slope of 8 over 400 keys: every tile overflows the row maxima of the one before it.

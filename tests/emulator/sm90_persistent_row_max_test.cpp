@@ -71,6 +71,25 @@ TEST(EmulatedPersistent, RowsThatSeeNothingOfTheFirstTile) {
   }
 }
 
+// Sums of rounded probabilities of fp16, which those of bf16 are always, in every way to go through tiles.
+TEST(EmulatedPersistent, SumsOfRoundedProbabilities) {
+  constexpr auto kRounded = attention::Rowsum::fadd_rounded;
+  constexpr Config kTurns{.m_warpgroups = 1, .block_n = 32, .stages = 4, .rowsum = kRounded};
+  run_case<kTurns, kHalf64>({.len_q = 40, .len_k = 300, .score_scale = 30}, 131);
+  constexpr Config kBoth{.m_warpgroups = 1,
+                         .block_n = 32,
+                         .stages = 3,
+                         .softmax_overlap = SoftmaxOverlap::qk_pv,
+                         .row_max = RowMax::stale_16,
+                         .rowsum = kRounded,
+                         .overflow_check = OverflowCheck::deferred};
+  run_case<kBoth, kHalf64Causal>({.len_q = 70, .len_k = 200, .causal_offset = 130, .score_scale = 30}, 132);
+  constexpr Config kValues = canonical(
+      Config{.m_warpgroups = 1, .block_n = 32, .stages = 3, .softmax_overlap = SoftmaxOverlap::pv, .rowsum = kRounded},
+      kHalf64);
+  run_case<kValues, kHalf64>({.len_q = 40, .len_k = 300, .score_scale = 30}, 133);
+}
+
 // Sums near the end of their range: one key 88 nats above all others, and values of a half.
 TEST(EmulatedPersistent, SumsNearTheEndOfTheirRange) {
   constexpr Config kConfig{.m_warpgroups = 1, .block_n = 32, .stages = 2};

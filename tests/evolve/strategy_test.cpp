@@ -200,7 +200,8 @@ TEST(Strategy, FortyFiveTrialsFindMostSingleChangesOfARealFamily) {
     for (const int value : (*space.knobs)[i].values) {
       Config config = space.default_config;
       config[i] = value;
-      if (config != space.default_config && space.is_legal(config) && space.canonical(config) == config)
+      if (config == with_held(space, config) && config != space.default_config && space.is_legal(config) &&
+          space.canonical(config) == config)
         neighbours.emplace_back(i, value);
     }
   ASSERT_GT(neighbours.size(), 30U);

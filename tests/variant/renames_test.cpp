@@ -43,6 +43,10 @@ TEST(Renames, KnobsThatCameLater) {
             "fwd_sm90_decode:block_m=8,rescale=conditional,max_splits=0");
   EXPECT_EQ(with_current_names("fwd_sm90_decode:block_m=8,max_splits=4"), "fwd_sm90_decode:block_m=8,max_splits=4");
   EXPECT_EQ(with_current_names("fwd_sm90_decode"), "fwd_sm90_decode");
+  EXPECT_EQ(with_current_names("fwd_sm80:block_m=64"), "fwd_sm80:block_m=64,rowsum=fadd");
+  EXPECT_EQ(with_current_names("fwd_sm80:rowsum=mma,block_m=64"), "fwd_sm80:rowsum=mma,block_m=64");
+  EXPECT_EQ(with_current_names("fwd_sm90_persistent:rowsum_reduce=at_end"),
+            "fwd_sm90_persistent:rowsum_reduce=at_end,rowsum=fadd");
 }
 
 TEST(Renames, EveryFamilyOfBefore) {
@@ -69,8 +73,9 @@ TEST(Renames, EveryFamilyOfBefore) {
 // Of fwd_sm80 alone: fwd_sm90_persistent still has the order.
 TEST(Renames, PairedTilesOfFwdSm80AreInTheOrderOfFwdSm90Split) {
   for (const char* stored : {"fwd_sm80:block_m=64,tile_order=mirrored", "fwd_sm80:block_m=64,tile_order=paired"})
-    EXPECT_EQ(with_current_names(stored), "fwd_sm80:block_m=64,tile_order=lpt_then_spt");
-  EXPECT_EQ(with_current_names("fwd_sm90_stream:tile_order=mirrored"), "fwd_sm90_persistent:tile_order=paired");
+    EXPECT_EQ(with_current_names(stored), "fwd_sm80:block_m=64,tile_order=lpt_then_spt,rowsum=fadd");
+  EXPECT_EQ(with_current_names("fwd_sm90_stream:tile_order=mirrored"),
+            "fwd_sm90_persistent:tile_order=paired,rowsum=fadd");
 }
 
 TEST(Renames, LeavesCurrentAndUnknownTextsAlone) {

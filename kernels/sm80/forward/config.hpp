@@ -48,6 +48,7 @@ struct Config {
   PipelineSync pipeline_sync = PipelineSync::group;
   attention::Exp2 exp2{};
   attention::Rescale rescale{};
+  attention::Rowsum rowsum{};  ///< fadd or mma. A knob of accuracy: more exact where a row maximum is stale
   Epilogue epilogue = Epilogue::shared;
   TileOrder tile_order = TileOrder::descending;
   int min_blocks = 1;  ///< thread blocks a multiprocessor the compiler must leave registers for
@@ -123,7 +124,7 @@ HEED_HOST_DEVICE constexpr SharedPlan shared_plan(const Config& c, const Problem
 /// (kernels/sm80/forward/products_fp32.cuh).
 HEED_HOST_DEVICE constexpr int registers_needed(const Config& c, const Problem& problem) {
   const int fragments = c.warp_rows / 16;
-  const int out = fragments * problem.head_dim / 2;
+  const int out = fragments * (problem.head_dim / 2 + (c.rowsum == attention::Rowsum::mma ? 4 : 0));
   const int scores = fragments * c.block_n / 2;
   const int bytes = bytes_of(problem.element);
   const int query = c.q_in_registers ? fragments * problem.head_dim * bytes_of(q_element(problem)) / 8 : 0;
@@ -149,6 +150,8 @@ enum class Illegal {
   overlap,
   polynomial,
   polynomial_fp32,
+  rowsum_fp32,
+  rowsum_dropout,
   late_loads,
   pipeline_sync,
   same_program,
@@ -174,6 +177,9 @@ HEED_HOST_DEVICE constexpr Illegal is_legal(const Config& c, const Problem& prob
   if (c.rescale == attention::Rescale::stale_tile && c.exp2 != attention::Exp2::hardware) return Illegal::polynomial;
   // Of degree 3, as fp16 needs.
   if (problem.element == Element::fp32 && c.exp2 != attention::Exp2::hardware) return Illegal::polynomial_fp32;
+  // In fp32 the products take probabilities as they are; of rows with dropout they take those that are kept alone.
+  if (c.rowsum == attention::Rowsum::mma && problem.element == Element::fp32) return Illegal::rowsum_fp32;
+  if (c.rowsum == attention::Rowsum::mma && problem.features.dropout) return Illegal::rowsum_dropout;
   if (c.late_loads && c.stages < 2) return Illegal::late_loads;  // the only stage is free after a tile's values
   // A stage is waited for as a whole, and copies of more than the next round are what warps may be apart by. Warps of
   // their own need nobody.

@@ -32,7 +32,7 @@ struct Forward : Merge<kConfig, kProblem> {
       Base::kThreads, Base::kStages, Base::kPlan, Base::kLayout, Base::kWidth, Base::kBytes, Base::kSteps,
       Base::kValueBlocks, Base::kPitch, Base::kMeets, Base::kAhead, Base::kGroupsAhead;
   using Base::lane_offset, Base::block_address, Base::multiply_keys, Base::multiply_values_block, Base::lane_of_values,
-      Base::multiply_values, Base::store, Base::merge_and_store;
+      Base::multiply_values, Base::finish_sums, Base::store, Base::merge_and_store;
   using Base::params, Base::shared_base, Base::lane, Base::warp, Base::first_row, Base::head, Base::batch,
       Base::group_tiles;
   using typename Base::Scores, typename Base::Probabilities, typename Base::Output, typename Base::Query;
@@ -137,16 +137,17 @@ struct Forward : Merge<kConfig, kProblem> {
         }
     }
     if (!attention::stale_tile_fits(total, kProblem.element)) return false;
+    if constexpr (!Base::kOnes)
 #pragma unroll
-    for (int m = 0; m < kFragments; ++m)
+      for (int m = 0; m < kFragments; ++m)
 #pragma unroll
-      for (int h = 0; h < 2; ++h) rows.row_sum[m][h] += total[m][h];
+        for (int h = 0; h < 2; ++h) rows.row_sum[m][h] += total[m][h];
     return true;
   }
 
   __device__ __forceinline__ void exact_softmax(Scores& scores, Output& out, attention::RowState<kFragments>& rows,
                                                 float scale_log2) const {
-    attention::softmax_tile<kConfig.exp2, kConfig.rescale>(scores, out, rows, scale_log2, kMargin);
+    attention::softmax_tile<kConfig.exp2, kConfig.rescale, !Base::kOnes>(scores, out, rows, scale_log2, kMargin);
   }
 
   // ----------------------------------------------------------------------------------------------------- the loop
@@ -335,7 +336,7 @@ struct Forward : Merge<kConfig, kProblem> {
       ptx::cp_async_wait_group<0>();
     else
       ptx::cp_async_wait_all();
-    rows.reduce();
+    finish_sums(rows, out);
     if constexpr (kGroups > 1)
       merge_and_store(out, rows);
     else

@@ -27,7 +27,7 @@ template <const Config& kConfig, const Problem& kProblem>
 struct Merge : Products<kConfig, kProblem> {
   using Base = Products<kConfig, kProblem>;
   using Base::kBlockM, Base::kDim, Base::kBytes, Base::kWidth, Base::kFragments, Base::kOutTiles, Base::kGroups,
-      Base::kPlan, Base::kLayout;
+      Base::kPlan, Base::kLayout, Base::kOnes, Base::kAccTiles;
   using Base::params, Base::lane, Base::warp, Base::group, Base::first_row, Base::head, Base::batch;
   using typename Base::Output;
 
@@ -74,7 +74,7 @@ struct Merge : Products<kConfig, kProblem> {
   }
 
   /// Norms and gates row h of a fragment, which a quad holds.
-  __device__ __forceinline__ void finish_output(float (&out)[kOutTiles][4], int h, float inverse, int row) const {
+  __device__ __forceinline__ void finish_output(float (&out)[kAccTiles][4], int h, float inverse, int row) const {
     attention::finish_output<kProblem, 4, 2 * kOutTiles>(
         params, {batch, head, row, row < params.len_q}, inverse,
         [&](int i) -> float& { return out[i / 2][2 * h + i % 2]; },
@@ -84,7 +84,7 @@ struct Merge : Products<kConfig, kProblem> {
   }
 
   /// Puts a finished row of a fragment in fp32 where it leaves from: shared memory or O.
-  __device__ __forceinline__ void put_chunks(const float (&out)[kOutTiles][4], int h, float inverse, int row_in_block,
+  __device__ __forceinline__ void put_chunks(const float (&out)[kAccTiles][4], int h, float inverse, int row_in_block,
                                              int row) const {
     if constexpr (kConfig.epilogue == Epilogue::shared) {
 #pragma unroll
@@ -97,6 +97,18 @@ struct Merge : Products<kConfig, kProblem> {
               Base::four_columns(out, n, h, i, inverse);
     } else {
       if (row < params.len_q) Base::put_row(out_row(row), out, h, inverse, lane);
+    }
+  }
+
+  /// The sums of whole rows, in each lane.
+  __device__ __forceinline__ static void finish_sums(attention::RowState<kFragments>& rows, const Output& out) {
+    if constexpr (kOnes) {
+#pragma unroll
+      for (int m = 0; m < kFragments; ++m)
+#pragma unroll
+        for (int h = 0; h < 2; ++h) rows.row_sum[m][h] = out[m][kOutTiles][2 * h];
+    } else {
+      rows.reduce();
     }
   }
 
@@ -166,7 +178,7 @@ struct Merge : Products<kConfig, kProblem> {
           Base::put_row(partial + (group * kBlockM + row) * kPlan.partial_pitch, out[m], h, 1.0F, lane);
         } else {
           float* to = partial + (group * kBlockM + row) * kPlan.partial_pitch + 2 * (lane % 4);
-          attention::put_row(to, out[m], h);
+          attention::put_row(to, reinterpret_cast<const float(&)[kOutTiles][4]>(out[m]), h);
         }
       }
     __syncthreads();

@@ -19,9 +19,11 @@ struct Operands : Rounds<kConfig, kProblem> {
   // ---- compile-time facts
   static constexpr int kKeyTiles = kBlockN / 8;  // n-tiles of S
   static constexpr int kPitch = tile::row_pitch(kLayout, kWidth);
+  static constexpr bool kOnes = kConfig.rowsum == attention::Rowsum::mma;  // V has a tile of columns of ones
+  static constexpr int kAccTiles = kOutTiles + (kOnes ? 1 : 0);            // n-tiles of P V: of O, and of row sums
 
   using Scores = float[kFragments][kKeyTiles][4];  // (warp rows, keys), accumulator fragments
-  using Output = float[kFragments][kOutTiles][4];  // (warp rows, head dim), accumulator fragments
+  using Output = float[kFragments][kAccTiles][4];  // (warp rows, head dim and columns of ones), the same
 
   using Base::Base;
 
@@ -116,7 +118,8 @@ struct Products : Operands<kConfig, kProblem> {
     p[m][i / 4][i % 4] = ptx::cvt_rn_x2<kProblem.element>(low, high);
   }
 
-  /// Of out += P V the 16 keys and 16 columns of a block; blocks go along columns first.
+  /// Of out += P V the 16 keys and 16 columns of a block; blocks go along columns first. Columns of ones, where V has
+  /// them, are one product more for every 16 keys: 17 instead of 16 at head dim 64.
   __device__ __forceinline__ static void multiply_values_block(Output& out, const Probabilities& p, unsigned v_lane,
                                                                int block) {
     const int k = block / (kOutTiles / 2);
@@ -127,6 +130,12 @@ struct Products : Operands<kConfig, kProblem> {
     for (int m = 0; m < kFragments; ++m) {
       ptx::mma_m16n8k16<kProblem.element>(out[m][n], p[m][k], b[0], b[1]);
       ptx::mma_m16n8k16<kProblem.element>(out[m][n + 1], p[m][k], b[2], b[3]);
+    }
+    if constexpr (Base::kOnes) {
+      constexpr unsigned kTwoOnes = kProblem.element == Element::fp16 ? 0x3C003C00U : 0x3F803F80U;
+#pragma unroll
+      for (int m = 0; m < kFragments; ++m)
+        if (n == 0) ptx::mma_m16n8k16<kProblem.element>(out[m][kOutTiles], p[m][k], kTwoOnes, kTwoOnes);
     }
   }
   __device__ __forceinline__ unsigned lane_of_values(int stage) const {

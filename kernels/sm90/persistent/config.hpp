@@ -18,6 +18,7 @@
 
 #include "kernels/attention/mask.hpp"
 #include "kernels/attention/named_barriers.hpp"
+#include "kernels/attention/policies.hpp"
 #include "kernels/attention/specialization.hpp"
 #include "kernels/attention/tile_scheduler.hpp"
 #include "kernels/contract.hpp"
@@ -227,6 +228,7 @@ struct Config {
   SoftmaxOverlap softmax_overlap = SoftmaxOverlap::none;
   GemmOrder gemm_order = GemmOrder::pv_first;
   RowMax row_max = RowMax::stale_tile;
+  attention::Rowsum rowsum{};  ///< fadd or fadd_rounded. A knob of accuracy: more exact below a stale row maximum
   Pingpong pingpong = Pingpong::off;
   StaggerSplits stagger_splits = StaggerSplits::off;
   OverflowCheck overflow_check = OverflowCheck::inlined;

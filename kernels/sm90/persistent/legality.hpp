@@ -70,6 +70,7 @@ HEED_HOST_DEVICE constexpr Config canonical(Config c, const Problem& problem) {
   // A Q tile a block: all are first ones, and so are nearly all keys.
   if (c.scheduler == Scheduler::single_tile && resident_first_tiles(c.evict_first) > 0) c.evict_first = EvictFirst::v_o;
   if (c.row_max == RowMax::online) c.softmax_overlap = SoftmaxOverlap::none;
+  if (problem.element == Element::bf16) c.rowsum = attention::Rowsum::fadd;  // which are rounded in any case
   if (!can_pair(c)) c.share_causal_tail = ShareCausalTail::off;
   if (c.m_warpgroups == 1 || c.share_causal_tail == ShareCausalTail::on) c.pingpong = Pingpong::off;
   // Where several consumer warpgroups share rings, one that waits frees no stage, and the one thread that loads for all

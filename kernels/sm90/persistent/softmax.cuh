@@ -33,8 +33,10 @@ struct Softmax : Gemms<kConfig, kProblem>, attention::ListedBlocks<kProblem> {
   static constexpr float kMargin = kProblem.element == Element::fp16 && !has_right_bound(kProblem.mask) ? 1.0F : 0.0F;
   static constexpr float kMostSum = attention::largest_row_sum(kProblem.element);
   // Of bf16 the rounded probabilities are summed: below a stale row maximum one that outweighs all others
-  // is no power of two, and rounding it alone makes a row wrong by 0.5%.
-  static constexpr bool kSumsRounded = kProblem.element == Element::bf16;
+  // is no power of two, and rounding it alone makes a row wrong by 0.5%. Of fp16, whose digits are eight times as many,
+  // where that is asked for.
+  static constexpr bool kSumsRounded =
+      kProblem.element == Element::bf16 || kConfig.rowsum == attention::Rowsum::fadd_rounded;
 
   // In steps, how far ahead of exponentials or behind.
   static constexpr int kScaledAhead = kConfig.scale_placement == ScalePlacement::at_use       ? 0
