@@ -91,7 +91,11 @@ int doctor(const MachineOptions& machine, const StoreOptions& store_options) {
   const std::optional<std::string> no_runner = worker::why_no_runner();
   findings.push_back(
       {"sandbox", !no_runner,
-       no_runner.value_or("a CPU kernel can be confined: no files, no clock, no memory but its tensors"),
+       no_runner ? *no_runner
+                 : fmt::format("a CPU kernel can be confined: no files, {}, no memory but its tensors",
+                               worker::runner_has_a_clock() ? "a clock that this kernel of Linux does not close (6.12 "
+                                                              "does)"
+                                                            : "no clock"),
        "CPU kernels will not be run: use a kernel with CONFIG_SECCOMP_FILTER, or a container that allows seccomp"});
   findings.push_back({"confinement", can_hide_files(), describe_confinement(),
                       "a candidate's source can show its build any file that this user can read"});

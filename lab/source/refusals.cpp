@@ -37,6 +37,15 @@ std::string use_of(std::string_view word) {
     return "looks at the time";
   if (word.starts_with("__builtin_ia32_rdrand") || word.starts_with("__builtin_ia32_rdseed"))
     return "draws random numbers";
+  // Clang's and GCC's for Arm, which name any register of the system: its counter of time, too.
+  for (const char* compiler : {"__builtin_arm_", "__builtin_aarch64_"}) {
+    if (!word.starts_with(compiler)) continue;
+    const std::string_view what = word.substr(std::string_view(compiler).size());
+    if (what.starts_with("rndr")) return "draws random numbers";
+    if (what.starts_with("rsr")) return "reads registers of the system";
+    if (what.starts_with("wsr") || what.starts_with("set_fpcr") || what.starts_with("set_fpsr"))
+      return "changes registers of the system";
+  }
   static const Words kept = {"thread_local", "__thread", "_Thread_local", "__managed__", "__constant__"};
   if (kept.count(word) != 0) return "keeps memory between launches";
   static const Words dates = {"__DATE__", "__TIME__", "__TIMESTAMP__"};

@@ -88,4 +88,8 @@ class Runner {
 /// can run CPU candidates; else the step that it refuses.
 std::optional<std::string> why_no_runner();
 
+/// Whether a candidate can read the processor's counter of time: on aarch64 before Linux 6.12, which closes it
+/// (PR_SET_TSC, https://man7.org/linux/man-pages/man2/PR_SET_TSC.2const.html). Where a runner can be had.
+bool runner_has_a_clock();
+
 }  // namespace heed::worker

@@ -10,23 +10,12 @@
 #include "base/matrix_unit.hpp"
 #include "base/parallel.hpp"
 #include "base/text.hpp"
+#include "device/cpu_identity.hpp"
 #include "device/cpu_level.hpp"
 #include "device/device.hpp"
 
 namespace heed {
 namespace {
-
-// The value of the first "key : value" line of /proc/cpuinfo, empty when there is none.
-std::string cpuinfo(std::string_view key) {
-  std::ifstream file("/proc/cpuinfo");
-  std::string line;
-  while (std::getline(file, line)) {
-    const std::size_t colon = line.find(':');
-    if (colon != std::string::npos && trim(std::string_view(line).substr(0, colon)) == key)
-      return trim(std::string_view(line).substr(colon + 1));
-  }
-  return {};
-}
 
 // Size of the largest cache of processor 0, in bytes; 0 when sysfs does not say.
 std::int64_t last_level_cache_bytes() {
@@ -50,10 +39,11 @@ std::int64_t last_level_cache_bytes() {
 DeviceFacts cpu_facts() {
   DeviceFacts facts;
   facts.kind = DeviceKind::cpu;
-  facts.name = cpuinfo("model name");
   utsname system{};
   ::uname(&system);
-  if (facts.name.empty()) facts.name = system.machine;
+  std::ifstream file("/proc/cpuinfo");
+  const CpuIdentity identity = identity_of(file, system.machine);
+  facts.name = identity.name;
   facts.driver = fmt::format("{} {}", system.sysname, system.release);
   facts.processors = available_processors();
   facts.memory_bytes = memory_room().total_bytes;
@@ -78,9 +68,8 @@ DeviceFacts cpu_facts() {
 #endif
   facts.matrix_unit = allow_matrix_unit();
   if (const CpuLevel* highest = highest_cpu_level()) facts.level = highest->name;
-  // -march=native means this very processor, so its flags are part of what a binary is built for.
-  facts.arch =
-      fmt::format("{}-{}-{}", system.machine, level, digest(cpuinfo("model name") + cpuinfo("flags")).substr(0, 8));
+  // -march=native means this very processor, so its instructions are part of what a binary is built for.
+  facts.arch = fmt::format("{}-{}-{}", system.machine, level, digest(identity.instructions).substr(0, 8));
   return facts;
 }
 

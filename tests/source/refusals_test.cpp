@@ -88,6 +88,18 @@ TEST(Refusals, AssemblyThatNoKernelNeeds) {
               HasSubstr("hides from the reader"));
 }
 
+TEST(Refusals, RegistersOfTheSystemOnArm) {
+  EXPECT_THAT(refusal_of_source("asm volatile(\"mrs %0, cntvct_el0\" : \"=r\"(t));"),
+              HasSubstr("reads registers of the system (mrs)"));
+  EXPECT_THAT(refusal_of_source("auto t = __builtin_arm_rsr64(\"cntvct_el0\");"),
+              HasSubstr("reads registers of the system"));
+  EXPECT_THAT(refusal_of_source("auto t = __builtin_aarch64_rsr64(\"cntvct_el0\");"),
+              HasSubstr("reads registers of the system"));
+  EXPECT_THAT(refusal_of_source("__builtin_aarch64_set_fpcr(0);"), HasSubstr("changes registers of the system"));
+  EXPECT_THAT(refusal_of_source("__builtin_aarch64_rndr(&bits);"), HasSubstr("draws random numbers"));
+  EXPECT_EQ(refusal_of_source("auto x = __builtin_aarch64_addpv2sf(y);"), "");
+}
+
 TEST(Refusals, MemoryBetweenLaunchesAndCodeElsewhere) {
   EXPECT_THAT(refusal_of_source("void f() { static int launches; ++launches; }"), HasSubstr("static variable"));
   EXPECT_THAT(refusal_of_source("static float kept[4] = {};"), HasSubstr("static variable"));

@@ -18,6 +18,9 @@ namespace {
 
 TEST(Runner, RunsOnThisMachine) {
   EXPECT_EQ(why_no_runner(), std::nullopt);
+#if defined(__x86_64__)
+  EXPECT_FALSE(runner_has_a_clock());
+#endif
 }
 
 // Pages of an image, by what the launches do with the tensors that begin in them.
