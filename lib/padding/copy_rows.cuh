@@ -40,8 +40,10 @@ __device__ __forceinline__ void copy_rows_of(const RowCopy& t) {
 __device__ inline void copy_rows(const RowCopy& t) {
   if (t.element_bytes == 4)
     copy_rows_of<unsigned>(t);
-  else
+  else if (t.element_bytes == 2)
     copy_rows_of<unsigned short>(t);
+  else
+    copy_rows_of<unsigned char>(t);
 }
 
 }  // namespace heed::padding
