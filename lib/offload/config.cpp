@@ -201,7 +201,6 @@ Call read_call(const heed_offload_call* given, const Config& config, bool has_ro
   };
   expect_within("len_k", given->len_k, 0, api::kMostSize - 1);
   c.new_keys = given->batch > 0 ? given->len_k : 0;
-  c.kv_bytes = config.element_bytes();
   if (given->dtype_kv != 0) {
     if (!config.has_eight_bits() || given->dtype_kv != static_cast<int>(config.dtype_kv))
       throw Error(ErrorCode::unsupported,
@@ -210,12 +209,12 @@ Call read_call(const heed_offload_call* given, const Config& config, bool has_ro
                               given->dtype_kv, static_cast<int>(config.dtype_kv), static_cast<int>(config.dtype),
                               config.has_eight_bits() ? ", or keys of the pages' 8 bits" : ""),
                   std::to_string(given->dtype_kv));
-    c.kv_bytes = 1;
     c.is_quantised = true;
   }
   if (c.new_keys > 0) {
-    expect_address("K", given->k, static_cast<std::uintptr_t>(c.kv_bytes));
-    expect_address("V", given->v, static_cast<std::uintptr_t>(c.kv_bytes));
+    const auto multiple = static_cast<std::uintptr_t>(c.is_quantised ? 1 : config.element_bytes());
+    expect_address("K", given->k, multiple);
+    expect_address("V", given->v, multiple);
     c.k = static_cast<const std::byte*>(given->k);
     c.v = static_cast<const std::byte*>(given->v);
     c.k_strides = strides_of("K", given->k_strides, given->batch, config.heads_kv, given->len_k, config.dim);

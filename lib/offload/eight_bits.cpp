@@ -23,7 +23,6 @@ Call Offload::with_eight_bits(const Call& given) {
   std::byte* const k = at_least(fresh_, static_cast<std::size_t>(whole(rows * config_.dim) + rows * config_.dim_v));
   std::byte* const v = k + whole(rows * config_.dim);
   Call call = given;
-  call.kv_bytes = 1;
   call.is_quantised = true;
   const auto dense = [&](std::int64_t dim) {
     return heed_strides{config_.heads_kv * given.new_keys * dim, given.new_keys * dim, dim, 1};

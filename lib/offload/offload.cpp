@@ -161,6 +161,7 @@ void Offload::give_up(const Error& error) {
 void Offload::copy_pages(const Call& call, std::size_t entry, const std::vector<PageRows>& rows, bool to_host) {
   const PageMemory memory = to_host ? host_pages(call.layer) : device_pages(call.layer);
   const std::int64_t size = config_.pages.page_size;
+  const int bytes = call.is_quantised ? 1 : config_.element_bytes();
   const auto number = [&](const PageRows& r) { return to_host ? r.host : r.device; };
   for (std::size_t i = 0; i < rows.size();) {
     const PageRows& first = rows[i];
@@ -174,20 +175,19 @@ void Offload::copy_pages(const Call& call, std::size_t entry, const std::vector<
     const auto copy = [&](const std::byte* from, const heed_strides& s, std::byte* to, std::int64_t dim) {
       const std::int64_t row = config_.heads_outer ? dim : config_.heads_kv * dim;
       const std::int64_t at = static_cast<std::int64_t>(entry) * s.batch + first.first_key * s.row;
-      padding::RowCopy c{
-          .from = from + at * call.kv_bytes,
-          .to = to + (number(first) * size * config_.heads_kv * dim + first.first_row * row) * call.kv_bytes,
-          .from_strides = {size * s.row, s.head, s.row},
-          .to_strides = {size * config_.heads_kv * dim, config_.heads_outer ? size * dim : dim, row},
-          .from_step = s.dim,
-          .to_step = 1,
-          .batch = static_cast<long long>(pages),
-          .heads = static_cast<int>(config_.heads_kv),
-          .rows = static_cast<int>(first.rows),
-          .from_dim = static_cast<int>(dim),
-          .to_dim = static_cast<int>(dim),
-          .is_wide = 0,
-          .element_bytes = call.kv_bytes};
+      padding::RowCopy c{.from = from + at * bytes,
+                         .to = to + (number(first) * size * config_.heads_kv * dim + first.first_row * row) * bytes,
+                         .from_strides = {size * s.row, s.head, s.row},
+                         .to_strides = {size * config_.heads_kv * dim, config_.heads_outer ? size * dim : dim, row},
+                         .from_step = s.dim,
+                         .to_step = 1,
+                         .batch = static_cast<long long>(pages),
+                         .heads = static_cast<int>(config_.heads_kv),
+                         .rows = static_cast<int>(first.rows),
+                         .from_dim = static_cast<int>(dim),
+                         .to_dim = static_cast<int>(dim),
+                         .is_wide = 0,
+                         .element_bytes = bytes};
       c.is_wide = padding::is_wide(c) ? 1 : 0;
       return c;
     };

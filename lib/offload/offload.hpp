@@ -62,7 +62,6 @@ struct Call {
   int layer = 0;
   std::vector<std::int64_t> ids;
   std::int64_t new_keys = 0;
-  int kv_bytes = 0;           ///< of an element of the new keys
   bool is_quantised = false;  ///< the new keys are of the pool's 8 bits
   const std::byte* k = nullptr;
   const std::byte* v = nullptr;

@@ -18,7 +18,7 @@ def setUpModule():
 
 
 def pool(**given):
-    options = {"heads": HEADS, "heads_kv": HEADS_KV, "dim": DIM, "host_tokens": 512, "device_tokens": 64, "page_size": 16, "chunk_pages": 2}
+    options = {"heads": HEADS, "heads_kv": HEADS_KV, "dim": DIM, "host_tokens": 512, "device_tokens": 64, "page_size": 16, "chunk_pages": 2, "dtype": torch.float32}
     scales = {"kv_dtype": "fp8_e4m3", "k_scale": K_SCALE, "v_scale": V_SCALE}
     return heed.HostKV(**{**options, **scales, **RATES, **given})
 
@@ -44,38 +44,36 @@ def attention(q, keys, values, left=None):
 class Attention(unittest.TestCase):
     def test_prefill_and_decoding(self):
         generator = torch.Generator().manual_seed(5)
-        for dtype, tolerance in ((torch.float32, 2e-5), (torch.float16, 3e-3)):
-            for layout in ("HND", "NHD"):
-                kv, keys, values = pool(dtype=dtype, page_layout=layout, batch=2), [], []
-                for step, rows in enumerate((150, 1, 1, 5, 40, 1)):
-                    q, k, v = (3 * torch.randn(2, heads, rows, DIM, generator=generator).to(dtype) for heads in (HEADS, HEADS_KV, HEADS_KV))
-                    (k8, k_numbers), (v8, v_numbers) = quantised(k, K_SCALE), quantised(v, V_SCALE)
-                    keys.append(k_numbers)
-                    values.append(v_numbers)
-                    given = (k8, v8) if step % 2 else (k, v)
-                    left = 30 if rows == 5 else None
-                    o, lse = heed.attention(q, *given, kv=kv, causal=True, window=left and (left, 0), return_lse=True)
-                    self.assertEqual(o.dtype, dtype)
-                    wanted, wanted_lse = attention(q, keys, values, left)
-                    torch.testing.assert_close(o.double(), wanted, atol=3 * tolerance, rtol=tolerance)
-                    torch.testing.assert_close(lse.double(), wanted_lse, atol=1e-3, rtol=1e-3)
-                self.assertGreater(kv.info()["remote_pages"], 0)
+        for layout in ("HND", "NHD"):
+            kv, keys, values = pool(page_layout=layout, batch=2), [], []
+            for step, rows in enumerate((150, 1, 1, 5, 40, 1)):
+                q, k, v = (3 * torch.randn(2, heads, rows, DIM, generator=generator) for heads in (HEADS, HEADS_KV, HEADS_KV))
+                (k8, k_numbers), (v8, v_numbers) = quantised(k, K_SCALE), quantised(v, V_SCALE)
+                keys.append(k_numbers)
+                values.append(v_numbers)
+                given = (k8, v8) if step % 2 else (k, v)
+                left = 30 if rows == 5 else None
+                o, lse = heed.attention(q, *given, kv=kv, causal=True, window=left and (left, 0), return_lse=True)
+                wanted, wanted_lse = attention(q, keys, values, left)
+                torch.testing.assert_close(o.double(), wanted, atol=6e-5, rtol=2e-5)
+                torch.testing.assert_close(lse.double(), wanted_lse, atol=1e-4, rtol=1e-5)
+            self.assertGreater(kv.info()["remote_pages"], 0)
 
-    def test_half_of_the_bytes(self):
+    def test_a_byte_an_element(self):
         sizes = {}
         for kv_dtype in (None, "fp8_e4m3"):
-            kv = pool(dtype=torch.float16, streamed_share=1.0, **({} if kv_dtype else {"kv_dtype": None, "k_scale": None, "v_scale": None}))
-            tensors = [torch.randn(1, heads, 200, DIM).half() for heads in (HEADS, HEADS_KV, HEADS_KV)]
+            kv = pool(streamed_share=1.0, **({} if kv_dtype else {"kv_dtype": None, "k_scale": None, "v_scale": None}))
+            tensors = [torch.randn(1, heads, 200, DIM) for heads in (HEADS, HEADS_KV, HEADS_KV)]
             heed.attention(*tensors, kv=kv, causal=True)
             before = kv.info()["bytes_in"]
             heed.attention(tensors[0][:, :, :1], None, None, kv=kv)
             sizes[kv_dtype] = (kv.info()["bytes_in"] - before, kv.info()["host_bytes"])
-        self.assertEqual(sizes[None][0], 2 * sizes["fp8_e4m3"][0])
-        self.assertEqual(sizes[None][1], 2 * sizes["fp8_e4m3"][1])
+        self.assertEqual(sizes[None][0], 4 * sizes["fp8_e4m3"][0])
+        self.assertEqual(sizes[None][1], 4 * sizes["fp8_e4m3"][1])
         self.assertIn("in e4m3 a page and layer", kv.explain())
 
     def test_factors_of_layers(self):
-        kv = pool(dtype=torch.float32, layers=2, k_scale=torch.tensor([K_SCALE, V_SCALE]), v_scale=0.05)
+        kv = pool(layers=2, k_scale=torch.tensor([K_SCALE, V_SCALE]), v_scale=0.05)
         generator = torch.Generator().manual_seed(6)
         for layer, k_scale in enumerate((K_SCALE, V_SCALE)):
             q, k, v = (torch.randn(1, heads, 70, DIM, generator=generator) for heads in (HEADS, HEADS_KV, HEADS_KV))
@@ -96,8 +94,8 @@ class Attention(unittest.TestCase):
             (NotImplementedError, "int8", {"kv_dtype": "int8"}),  # the file has programs for pages of e4m3
         ):
             with self.subTest(words=words), self.assertRaisesRegex(error, words):
-                pool(dtype=torch.float32, **given)
-        kv = pool(dtype=torch.float32)
+                pool(**given)
+        kv = pool()
         q, k = torch.zeros(1, HEADS, 1, DIM), torch.zeros(1, HEADS_KV, 1, DIM)
         for words, tensors in (
             ("key is torch.int8 on cpu; these pages are of torch.float32 or torch.float8_e4m3fn", (q, k.to(torch.int8), k)),
@@ -124,8 +122,8 @@ class Generation(unittest.TestCase):
         tokens = torch.randint(1, VOCABULARY, (1, 60), generator=torch.Generator().manual_seed(2))
         options = {"host_tokens": 128, "device_tokens": 32, "page_size": 8, "chunk_pages": 2}
         cache = HostCache(model.config, kv_dtype="fp8_e4m3", k_scale=0.01, v_scale=0.01, **options, **RATES)
-        logits = model(tokens, past_key_values=cache).logits
-        wanted = model(tokens, past_key_values=DynamicCache(config=model.config)).logits
+        logits = model(tokens, cache=cache).logits
+        wanted = model(tokens, cache=DynamicCache(config=model.config)).logits
         # Keys and values of 4 digits: some percent.
         self.assertLess((logits - wanted).norm() / wanted.norm(), 0.1)
         self.assertEqual(cache.kv.kv_dtype, "fp8_e4m3")
