@@ -169,8 +169,9 @@ HEED_API heed_status heed_offload_prefill(heed_offload* pool, const heed_offload
  * the stream has passed it. Where a call fails, its keys are not there. */
 HEED_API heed_status heed_offload_decode(heed_offload* pool, const heed_offload_call* call, void* stream);
 
-/* The pool's pages in host memory, for problems with HEED_PAGED: the layer's K and V, and, for each sequence, the pages
- * of its keys, `stride` numbers apart. Only once the stream of the last call has passed it. */
+/* The pool's pages in host memory, for problems with HEED_PAGED, of 8 bits with HEED_SCALED and the pool's factors: the
+ * layer's K and V, and, for each sequence, the pages of its keys, `stride` numbers apart. Only once the stream of the
+ * last call has passed it. */
 HEED_API heed_status heed_offload_pages(const heed_offload* pool, int32_t layer, const void** k, const void** v);
 HEED_API heed_status heed_offload_table(const heed_offload* pool, const int64_t* sequences, int64_t batch,
                                         int32_t* table, int64_t stride);

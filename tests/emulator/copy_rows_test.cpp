@@ -1,4 +1,6 @@
 // Copies of rows on the emulated GPU: the host's bytes, of elements of each width.
+#include <fmt/format.h>
+
 #include <cstddef>
 #include <vector>
 

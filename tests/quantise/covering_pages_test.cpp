@@ -1,4 +1,6 @@
 // What page pools with K and V in 8 bits run has a program among those that are kept ready.
+#include <fmt/format.h>
+
 #include "device/cpu_level.hpp"
 #include "device/device.hpp"
 #include "dispatch/covering.hpp"
