@@ -29,7 +29,7 @@ __device__ __forceinline__ void copy_rows_of(const RowCopy& t) {
       *reinterpret_cast<uint4*>(written + column) = *reinterpret_cast<const uint4*>(read + column);
       continue;
     }
-#pragma unroll
+#pragma unroll 8  // 16 bytes of their own at a time spill registers
     for (int i = 0; i < kPieceElements; ++i)
       if (column + i < t.to_dim)
         written[(column + i) * t.to_step] =

@@ -47,8 +47,8 @@ TEST(EightBitPages, ConfigsThatCannotBe) {
       HEED_INVALID_ARGUMENT, "v_scales is null, and elements of HEED_INT8 are whole numbers", HEED_INT8);
   refused([](heed_offload_config& c, Factors&) { c.dtype_kv = 0; }, HEED_INVALID_ARGUMENT,
           "k_scales is given, and pages are not of 8 bits");
-  // The file has programs for pages of e4m3 and int8 alone.
-  refused([](heed_offload_config& c, Factors&) { c.dtype_kv = HEED_FP8_E5M2; }, HEED_UNSUPPORTED, "e5m2");
+  // The file has programs for pages of fp8 beside fp16 alone.
+  refused([](heed_offload_config& c, Factors&) { c.dtype = HEED_FP32; }, HEED_UNSUPPORTED, "e4m3");
 }
 
 TEST(EightBitPages, CallsThatCannotBe) {

@@ -63,11 +63,12 @@ inline const std::string& pool_programs() {
       new std::string(build_pool_programs({{"fp32", ""}, {"fp16", ""}}, folder.file("heed.programs")));
   return *path;
 }
-/// Of pages in e4m3 beside Q in fp16, and in int8 beside Q in fp32; built once.
+/// Of pages in e4m3 and e5m2 beside Q in fp16, and in int8 beside Q in fp32; built once.
 inline const std::string& eight_bit_programs() {
   static TemporaryFolder folder;
   static const auto* const path = new std::string(build_pool_programs(
-      {{"fp16", ":quantised=kv/e4m3/head"}, {"fp32", ":quantised=kv/int8/head"}}, folder.file("heed.programs")));
+      {{"fp16", ":quantised=kv/e4m3/head"}, {"fp16", ":quantised=kv/e5m2/head"}, {"fp32", ":quantised=kv/int8/head"}},
+      folder.file("heed.programs")));
   return *path;
 }
 
@@ -99,7 +100,7 @@ inline const float* scales_of(int dtype_kv, bool of_keys) {
   static const float kInt8[2][4] = {{0.016F, 0.013F, 0.03F, 0.017F}, {0.02F, 0.018F, 0.015F, 0.1F}};
   return (dtype_kv == HEED_INT8 ? kInt8 : kFp8)[of_keys ? 0 : 1];
 }
-/// A pool with pages of 8 bits: of e4m3 beside Q in fp16, of int8 beside Q in fp32.
+/// A pool with pages of 8 bits: of e4m3 and e5m2 beside Q in fp16, of int8 beside Q in fp32.
 /// @param count of factors: 1, 2 (heads) or 4 (of two layers)
 inline heed_offload_config eight_bit_config(std::int64_t host_pages, std::int64_t device_pages, int dtype_kv,
                                             std::int64_t count) {
