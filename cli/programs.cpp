@@ -37,6 +37,7 @@ struct BuildOptions {
   std::vector<std::int64_t> dims;
   std::vector<std::string> masks;
   std::vector<std::string> precision;
+  std::vector<std::string> pages;
   int samples = 150;
   int most = 40;
   std::uint64_t seed = 1;
@@ -50,6 +51,16 @@ struct FileOptions {
   std::string path;
   bool json = false;
 };
+
+Dtype page_dtype(const std::string& name) {
+  std::vector<std::string_view> choices;
+  for (const Dtype dtype : {Dtype::e4m3, Dtype::e5m2, Dtype::int8}) {
+    if (name == to_string(dtype)) return dtype;
+    choices.push_back(to_string(dtype));
+  }
+  throw Error(ErrorCode::usage, fmt::format("unknown element type of pages \"{}\"; {}", name, one_of(name, choices)),
+              name);
+}
 
 std::vector<dispatch::CoveringProgram> wanted(const BuildOptions& o, const DeviceFacts& device) {
   dispatch::CoveringOptions options;
@@ -71,6 +82,10 @@ std::vector<dispatch::CoveringProgram> wanted(const BuildOptions& o, const Devic
   if (modes != std::vector<std::string>{"none"})
     for (dispatch::CoveringProgram& program : dispatch::precision_programs(device, options, modes))
       all.push_back(std::move(program));
+  std::vector<Dtype> pages;
+  for (const std::string& name : o.pages) pages.push_back(page_dtype(name));
+  for (dispatch::CoveringProgram& program : dispatch::page_programs(device, options, pages))
+    all.push_back(std::move(program));
   return all;
 }
 
@@ -284,6 +299,10 @@ void add_programs(CLI::App& app, int& exit_code) {
   command
       ->add_option("--precision", o->precision,
                    "Precision modes whose programs are added, or none [all; heed calibrate --help names them]")
+      ->delimiter(',');
+  command
+      ->add_option("--page-dtypes", o->pages,
+                   "e4m3, e5m2, int8: element types of page pools' K and V whose programs are added [none]")
       ->delimiter(',');
   command->add_option("--samples", o->samples, "Problems drawn for each dtype, head dim and mask")
       ->capture_default_str();

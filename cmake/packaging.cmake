@@ -18,7 +18,7 @@ list(JOIN HEED_PROGRAM_ARCHS "," archs)
 set(heed_programs ${CMAKE_BINARY_DIR}/heed.programs)
 add_custom_command(
   OUTPUT ${heed_programs}
-  COMMAND heed programs build --arch ${archs} --samples ${HEED_PROGRAM_SAMPLES} --cache ${CMAKE_BINARY_DIR}/programs_cache --output ${heed_programs}
+  COMMAND heed programs build --arch ${archs} --samples ${HEED_PROGRAM_SAMPLES} --page-dtypes e4m3 --cache ${CMAKE_BINARY_DIR}/programs_cache --output ${heed_programs}
   DEPENDS heed
   COMMENT "Programs of libheed for ${archs}"
   USES_TERMINAL

@@ -31,7 +31,8 @@ const std::map<std::string, std::set<std::string>> kAllowed = {
      {"compile", "heed", "base", "workload", "device", "variant", "launch", "dispatch", "padding", "merge", "quantise",
       "kernels"}},
     {"offload",
-     {"heed", "base", "workload", "device", "variant", "launch", "dispatch", "padding", "merge", "kernels", "api"}},
+     {"heed", "base", "workload", "device", "variant", "launch", "dispatch", "padding", "merge", "quantise", "kernels",
+      "api"}},
     // lab/
     {"json", {"heed"}},
     {"process", {"heed", "base"}},

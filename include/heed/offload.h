@@ -41,7 +41,7 @@ typedef struct heed_offload_config {
   int32_t
       device_type; /* HEED_CUDA; HEED_CPU: a simulated GPU, whose memory is the host's and whose kernels are fwd_cpu */
   int32_t device;  /* ordinal of the GPU */
-  int32_t dtype;   /* HEED_FP16, HEED_BF16 or HEED_FP32, of Q, K, V and O */
+  int32_t dtype;   /* HEED_FP16, HEED_BF16 or HEED_FP32, of Q and O; of K and V where dtype_kv is 0 */
   int32_t page_layout; /* heed_page_layout */
   int64_t layers;      /* of the model: each has K and V of its own in every page */
   int64_t heads;       /* of Q and O; a multiple of heads_kv */
@@ -49,7 +49,7 @@ typedef struct heed_offload_config {
   int64_t dim;          /* of Q and K */
   int64_t dim_v;        /* of V and O */
   int64_t page_size;    /* keys; a multiple of 8 */
-  int64_t host_pages;   /* in host memory, of layers * page_size * heads_kv * (dim + dim_v) elements each */
+  int64_t host_pages;   /* in host memory, of layers * page_size * heads_kv * (dim + dim_v) elements of pages each */
   int64_t device_pages; /* of these, at most so many on the device as well; 0: none */
   int64_t sink_pages;   /* first pages of a sequence, which stay on the device; others leave it oldest first */
   int64_t chunk_pages;  /* pages of one copy over the link; 0: as many as have 32 MiB */
@@ -62,12 +62,21 @@ typedef struct heed_offload_config {
   /* The share of remote pages that decoding brings over the link, 0 to 1; negative: the one that the rates give. */
   double streamed_share;
   /* Of a simulated GPU alone: */
-  double link_bandwidth;    /* bytes per second; 0: as fast as memory is copied */
-  double link_latency;      /* seconds of a copy */
-  int32_t threads;          /* that the processors' part is shared by; 0: as many as this process has processors */
-  int32_t reserved_threads; /* 0 */
-  const char* programs;     /* as of heed_options */
-  uint64_t reserved[8];     /* 0 */
+  double link_bandwidth; /* bytes per second; 0: as fast as memory is copied */
+  double link_latency;   /* seconds of a copy */
+  int32_t threads;       /* that the processors' part is shared by; 0: as many as this process has processors */
+  /* Element type of pages: HEED_FP8_E4M3, HEED_FP8_E5M2 or HEED_INT8; 0: dtype. A key of 8 bits is element times scale
+   * factor, as in problems with HEED_SCALED. */
+  int32_t dtype_kv;
+  const char* programs; /* as of heed_options */
+  /* Scale factors of pages of 8 bits, in host memory, read when the pool is made: positive and finite. The count is 1
+   * (all of K), heads_kv (a factor each head) or layers * heads_kv ((layers, heads_kv), a factor each layer and head).
+   * Null and 0: factors of 1, not of HEED_INT8. */
+  const float* k_scales;
+  int64_t k_scale_count;
+  const float* v_scales;
+  int64_t v_scale_count;
+  uint64_t reserved[4]; /* 0 */
 } heed_offload_config;
 
 /* One layer of some sequences. Addresses are of the device's memory, of the host's where it is simulated. */
@@ -77,7 +86,7 @@ typedef struct heed_offload_call {
   int64_t batch;            /* entries */
   const int64_t* sequences; /* (batch), in host memory: each once */
   int64_t len_k;            /* new keys of each entry, which come behind those that it has; 0: none */
-  const void* k;            /* (batch, heads_kv, len_k, dim) */
+  const void* k;            /* (batch, heads_kv, len_k, dim), of the config's dtype, or as dtype_kv says */
   const void* v;            /* (batch, heads_kv, len_k, dim_v) */
   heed_strides k_strides;   /* all zero: dense */
   heed_strides v_strides;
@@ -87,13 +96,16 @@ typedef struct heed_offload_call {
   float* lse;    /* (batch, heads, len_q), dense, natural logarithm; null: not wanted */
   heed_strides q_strides;
   heed_strides o_strides;
-  int32_t mask;          /* HEED_MASK_NONE or HEED_MASK_CAUSAL_BOTTOM_RIGHT */
-  int32_t reserved_mask; /* 0 */
-  int64_t window_left;   /* keys before the own one that a row sees, -1: all */
-  double scale;          /* 0: 1 / sqrt(dim) */
-  double softcap;        /* 0: none */
-  const float* sinks;    /* (heads), a score of each row without a value; null: none */
-  uint64_t reserved[8];  /* 0 */
+  int32_t mask; /* HEED_MASK_NONE or HEED_MASK_CAUSAL_BOTTOM_RIGHT */
+  /* Element type of k and v: 0, the config's dtype, of which pages of 8 bits get k / factor and v / factor: rounded to
+   * nearest even, beyond the largest number the largest; in e4m3 and e5m2 NaN and infinity become NaN, in int8 NaN
+   * becomes 0. Or the config's dtype_kv: elements of 8 bits, written as they are. */
+  int32_t dtype_kv;
+  int64_t window_left;  /* keys before the own one that a row sees, -1: all */
+  double scale;         /* 0: 1 / sqrt(dim) */
+  double softcap;       /* 0: none */
+  const float* sinks;   /* (heads), a score of each row without a value; null: none */
+  uint64_t reserved[8]; /* 0 */
 } heed_offload_call;
 
 typedef struct heed_offload heed_offload;
@@ -157,8 +169,9 @@ HEED_API heed_status heed_offload_prefill(heed_offload* pool, const heed_offload
  * the stream has passed it. Where a call fails, its keys are not there. */
 HEED_API heed_status heed_offload_decode(heed_offload* pool, const heed_offload_call* call, void* stream);
 
-/* The pool's pages in host memory, for problems with HEED_PAGED: the layer's K and V, and, for each sequence, the pages
- * of its keys, `stride` numbers apart. Only once the stream of the last call has passed it. */
+/* The pool's pages in host memory, for problems with HEED_PAGED, of 8 bits with HEED_SCALED and the pool's factors: the
+ * layer's K and V, and, for each sequence, the pages of its keys, `stride` numbers apart. Only once the stream of the
+ * last call has passed it. */
 HEED_API heed_status heed_offload_pages(const heed_offload* pool, int32_t layer, const void** k, const void** v);
 HEED_API heed_status heed_offload_table(const heed_offload* pool, const int64_t* sequences, int64_t batch,
                                         int32_t* table, int64_t stride);

@@ -97,6 +97,11 @@ class GpuQuantiser final : public Quantiser {
     launch(pass, quantise::Stage::lse, 1, stream);
     return 0;
   }
+  double quantise_by_given_factors(const quantise::Pass& pass, void* stream) const override {
+    helper_.require(stream);
+    launch(pass, quantise::Stage::elements, 3, stream);
+    return 0;
+  }
 
  private:
   static constexpr unsigned kBlocksEach = 8;  // of a multiprocessor: 2048 threads, all that it has room for

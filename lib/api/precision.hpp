@@ -38,6 +38,8 @@ class Quantiser {
   /// Queues all stages up to the elements; on a CPU they are done on return. @return microseconds on a CPU, else 0
   virtual double quantise(const quantise::Pass& pass, void* stream) const = 0;
   virtual double shift_lse(const quantise::Pass& pass, void* stream) const = 0;
+  /// Queues the elements alone, of tensors whose factors are given.
+  virtual double quantise_by_given_factors(const quantise::Pass& pass, void* stream) const = 0;
 
  protected:
   Quantiser() = default;

@@ -219,6 +219,9 @@ class CpuQuantiser final : public Quantiser {
     return us;
   }
   double shift_lse(const quantise::Pass& pass, void*) const override { return run(pass, Stage::lse); }
+  double quantise_by_given_factors(const quantise::Pass& pass, void*) const override {
+    return run(pass, Stage::elements);
+  }
 
  private:
   using Stage = quantise::Stage;

@@ -45,6 +45,13 @@ std::vector<CoveringProgram> covering_programs(const DeviceFacts& device, const 
 std::vector<CoveringProgram> precision_programs(const DeviceFacts& device, const CoveringOptions& options,
                                                 const std::vector<std::string>& modes);
 
+/// The programs that page pools with K and V in 8 bits take (heed_offload_config.dtype_kv), by element type of pages:
+/// for each dtype, head dim and mask the default for few queries. On a GPU with lengths and pages alone; on a CPU with
+/// all features.
+/// @throws Error(usage) for an element type that is not of 8 bits
+std::vector<CoveringProgram> page_programs(const DeviceFacts& device, const CoveringOptions& options,
+                                           const std::vector<Dtype>& pages);
+
 /// A problem as models have them: lengths and batches on a logarithmic scale, one query as often as many, grouped
 /// heads, tensors of at most 2^31 elements.
 Workload sample_workload(Random& random, Dtype dtype, std::int64_t dim, MaskKind mask);

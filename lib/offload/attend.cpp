@@ -15,7 +15,6 @@
 namespace heed::offload {
 namespace {
 
-constexpr std::size_t kMostPlans = 512;
 // Of partial results that wait to be merged: a merge of four reads and writes the sums once, 2% of the time of chunks
 // of 8,192 keys for 16,384 rows.
 constexpr std::int64_t kMostPartBytes = std::int64_t{512} << 20;
@@ -46,7 +45,9 @@ std::vector<Offload::Launch> Offload::lay_out(const View& view, const std::vecto
     launch.table_pages = table_pages_of(piece.longest(), config_.pages.page_size);
     launch.table = numbers;
     launch.keys = numbers + view.entries * launch.table_pages;
-    numbers = launch.keys + view.entries;
+    launch.groups =
+        row_groups(piece.mask, piece.rows, piece.place == Place::host ? api::kMostSize : config_.most_rows());
+    numbers = launch.keys + view.entries * static_cast<std::int64_t>(launch.groups.size());
     if (piece.place == Place::streamed) launch.buffer = next_buffer_++ % config_.chunks;
     launches.push_back(launch);
   }
@@ -62,98 +63,12 @@ void Offload::write_numbers(const Launch& launch, std::int32_t* numbers) const {
     std::fill(row, row + launch.table_pages, 0);
     for (std::size_t i = 0; i < piece.pages[entry].size(); ++i)
       row[i] = piece.place == Place::streamed ? in_ring++ : piece.pages[entry][i];
-    numbers[launch.keys + static_cast<std::int64_t>(entry)] = piece.keys[entry];
+    std::int32_t* keys = numbers + launch.keys + static_cast<std::int64_t>(entry);
+    for (const RowGroup& group : launch.groups) {
+      *keys = static_cast<std::int32_t>(std::max<std::int64_t>(0, piece.keys[entry] - group.hidden));
+      keys += piece.pages.size();
+    }
   }
-}
-
-heed_problem Offload::problem_of(const View& view, const Launch& launch, const heed_strides& q_strides,
-                                 const heed_strides& o_strides) const {
-  const Piece& piece = *launch.piece;
-  const Call& call = *view.call;
-  const bool on_host = piece.place == Place::host;
-  heed_problem p;
-  heed_problem_init(&p);
-  p.device_type = !on_host && config_.kind == DeviceKind::cuda ? HEED_CUDA : HEED_CPU;
-  p.device = on_host ? 0 : config_.ordinal;
-  p.batch = view.entries;
-  p.heads = config_.heads;
-  p.heads_kv = config_.heads_kv;
-  p.len_q = piece.rows;
-  p.len_k = launch.table_pages * config_.pages.page_size;
-  p.dim = config_.dim;
-  p.dim_v = config_.dim_v;
-  p.dtype_q = p.dtype_k = p.dtype_v = p.dtype_o = static_cast<int>(config_.dtype);
-  if (piece.mask.right == 0) {
-    p.mask = HEED_MASK_CAUSAL_BOTTOM_RIGHT;
-    p.window_left = piece.mask.left;
-  } else if (piece.mask != PieceMask{}) {
-    p.mask = HEED_MASK_WINDOW_BOTTOM_RIGHT;
-    p.window_left = piece.mask.left;
-    p.window_right = piece.mask.right;
-  }
-  p.scale = call.scale;
-  p.softcap = call.softcap;
-  p.q_strides = q_strides;
-  p.o_strides = o_strides;
-  const std::int64_t size = config_.pages.page_size;
-  const auto strides = [&](std::int64_t dim) {
-    return config_.heads_outer ? heed_strides{config_.heads_kv * size * dim, size * dim, dim, 1}
-                               : heed_strides{config_.heads_kv * size * dim, dim, config_.heads_kv * dim, 1};
-  };
-  p.k_strides = strides(config_.dim);
-  p.v_strides = strides(config_.dim_v);
-  p.page_size = size;
-  p.pages = piece.place == Place::device     ? config_.pages.device_pages
-            : piece.place == Place::streamed ? config_.chunks * config_.chunk_pages
-                                             : config_.pages.host_pages;
-  p.page_table_stride = launch.table_pages;
-  p.flags = HEED_PAGED | HEED_KEY_LENGTHS | HEED_WANTS_LSE;
-  return p;
-}
-
-std::shared_ptr<const api::Plan> Offload::plan_of(const heed_problem& problem) {
-  const std::string key(reinterpret_cast<const char*>(&problem), sizeof problem);
-  if (const auto found = plans_.find(key); found != plans_.end()) return found->second;
-  if (plans_.size() >= kMostPlans) plans_.clear();
-  api::Options options;
-  options.programs = config_.programs;
-  options.threads = problem.device_type == HEED_CPU ? config_.threads : 0;
-  std::shared_ptr<const api::Plan> plan = api::make_plan(api::read_problem(&problem), options);
-  plans_.emplace(key, plan);
-  return plan;
-}
-
-void Offload::run_piece(const View& view, const Launch& launch, const std::int32_t* numbers, std::byte* o, float* lse,
-                        const heed_strides& o_strides) {
-  const Call& call = *view.call;
-  const Piece& piece = *launch.piece;
-  const std::shared_ptr<const api::Plan> plan = plan_of(problem_of(view, launch, call.q_strides, o_strides));
-  const PageMemory memory = piece.place == Place::device
-                                ? device_pages(call.layer)
-                                : PageMemory{static_cast<std::byte*>(ring_.at),
-                                             static_cast<std::byte*>(ring_.at) +
-                                                 config_.chunks * config_.chunk_pages * config_.k_page_bytes(),
-                                             config_.chunks * config_.chunk_pages};
-  heed_plan_info known;
-  heed_plan_info_init(&known);
-  plan->info(known);
-  if (known.workspace_bytes > workspace_.bytes) prepared_ = std::numeric_limits<std::size_t>::max();
-  std::byte* const workspace = at_least(workspace_, known.workspace_bytes);
-  if (known.workspace_zeroed > 0 && known.workspace_zeroed != prepared_) {
-    lanes_->prepare(plan, workspace);
-    prepared_ = known.workspace_zeroed;
-  }
-  heed_tensors t;
-  heed_tensors_init(&t);
-  t.q = call.q +
-        (view.first_entry * call.q_strides.batch + piece.first_row * call.q_strides.row) * config_.element_bytes();
-  t.k = memory.k;
-  t.v = memory.v;
-  t.o = o;
-  t.lse = lse;
-  t.page_table = numbers + launch.table;
-  t.seqused_k = numbers + launch.keys;
-  lanes_->run(plan, t, workspace);
 }
 
 // Q goes to the host's memory, the results are read there by the merge: 8 KB of a row of 32 heads of 128 elements.
@@ -196,6 +111,7 @@ void Offload::queue_host(const View& view, const Launch& launch, const std::int3
   t.lse = lse;
   t.page_table = numbers + launch.table;
   t.seqused_k = numbers + launch.keys;
+  take_host_scales(t, call.layer);
   const std::int64_t count = view.entries * config_.heads * piece.rows;
   lanes_->call([plan, t, count, workspace = host_workspace_, failure = host_failure_] {
     std::string why;

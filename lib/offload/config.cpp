@@ -14,6 +14,8 @@ constexpr std::int64_t kMostDim = 512;
 constexpr std::int64_t kMostHeads = std::int64_t{1} << 20;
 constexpr std::int64_t kChunkBytes = std::int64_t{32} << 20;  // 0.6 ms of a link of 55 GB/s, 60 latencies of a copy
 constexpr double kMostPoolBytes = 0x1p60;
+// An element type of pages, or of new keys, that is none.
+constexpr const char* kEightBits = "HEED_FP8_E4M3, HEED_FP8_E5M2 or HEED_INT8";
 
 [[noreturn]] void refuse(const std::string& text, std::string value = {}) {
   throw Error(ErrorCode::usage, text, std::move(value));
@@ -23,6 +25,9 @@ void expect_within(const char* name, std::int64_t given, std::int64_t least, std
   if (given < least || given > most)
     throw Error(ErrorCode::invalid_workload, fmt::format("{} is {}; it must be {} to {}", name, given, least, most),
                 std::to_string(given));
+}
+bool is_eight_bits(int dtype) {
+  return dtype == HEED_FP8_E4M3 || dtype == HEED_FP8_E5M2 || dtype == HEED_INT8;
 }
 void expect_rate(const char* name, double given) {
   if (!(given >= 0 && std::isfinite(given)))
@@ -37,6 +42,43 @@ void expect_size(const Struct* given, const char* name) {
            std::to_string(given->struct_size));
   for (const std::uint64_t word : given->reserved)
     if (word != 0) refuse(fmt::format("reserved fields of {} must be 0", name), std::to_string(word));
+}
+
+// (layers, heads_kv) factors of what a caller gives.
+std::vector<float> factors_of(const char* name, const float* given, std::int64_t count,
+                              const heed_offload_config& config) {
+  const std::int64_t heads = config.heads_kv;
+  const auto all = static_cast<std::size_t>(config.layers * heads);
+  if (config.dtype_kv == 0) {
+    if (given != nullptr || count != 0)
+      refuse(fmt::format("{} is given, and pages are not of 8 bits; give dtype_kv, or leave it null with a count of 0",
+                         name),
+             std::to_string(count));
+    return {};
+  }
+  if (given == nullptr && count == 0) {
+    // Keys of models are some units large: as whole numbers nothing is left of them.
+    if (config.dtype_kv == HEED_INT8)
+      refuse(fmt::format("{} is null, and elements of HEED_INT8 are whole numbers; give the factors that they are "
+                         "multiplied by",
+                         name),
+             "null");
+    return std::vector<float>(all, 1.0F);
+  }
+  if (given == nullptr) refuse(fmt::format("{} is null, and its count is {}", name, count), "null");
+  if (count != 1 && count != heads && count != config.layers * heads)
+    refuse(fmt::format("there are {} {}; give 1, heads_kv ({}) or layers * heads_kv ({}) factors", count, name, heads,
+                       config.layers * heads),
+           std::to_string(count));
+  std::vector<float> factors(all);
+  for (std::size_t i = 0; i < all; ++i) {
+    const auto from = static_cast<std::int64_t>(i) % count;
+    factors[i] = given[from];
+    if (!(factors[i] > 0 && std::isfinite(factors[i])))
+      refuse(fmt::format("{}[{}] is {}; a scale factor must be positive and finite", name, from, factors[i]),
+             fmt::format("{}", factors[i]));
+  }
+  return factors;
 }
 
 // Strides that are given, or dense ones; no address behind them overflows.
@@ -62,7 +104,6 @@ Config read_config(const heed_offload_config* given) {
   if (given->abi_version != HEED_ABI_VERSION)
     refuse(fmt::format("abi_version is {}; this library's is {}", given->abi_version, HEED_ABI_VERSION),
            std::to_string(given->abi_version));
-  if (given->reserved_threads != 0) refuse("reserved fields of heed_offload_config must be 0");
   Config c;
   if (given->device_type != HEED_CPU && given->device_type != HEED_CUDA)
     refuse(fmt::format("{} is no heed_device_type", given->device_type), std::to_string(given->device_type));
@@ -70,11 +111,17 @@ Config read_config(const heed_offload_config* given) {
   if (given->device < 0) refuse("the number of the device is negative", std::to_string(given->device));
   c.ordinal = given->device;
   if (given->dtype < HEED_FP16 || given->dtype > HEED_FP32)
-    throw Error(
-        ErrorCode::unsupported,
-        fmt::format("pages of heed_dtype {} are not there; there are HEED_FP16, HEED_BF16 and HEED_FP32", given->dtype),
-        std::to_string(given->dtype));
-  c.dtype = static_cast<Dtype>(given->dtype);
+    throw Error(ErrorCode::unsupported,
+                fmt::format("Q and O of heed_dtype {} are not there; there are HEED_FP16, HEED_BF16 and HEED_FP32, and "
+                            "dtype_kv for pages of 8 bits",
+                            given->dtype),
+                std::to_string(given->dtype));
+  c.dtype = c.dtype_kv = static_cast<Dtype>(given->dtype);
+  if (given->dtype_kv != 0 && !is_eight_bits(given->dtype_kv))
+    throw Error(ErrorCode::unsupported,
+                fmt::format("dtype_kv is {}; pages are of {}, or of dtype with 0", given->dtype_kv, kEightBits),
+                std::to_string(given->dtype_kv));
+  if (given->dtype_kv != 0) c.dtype_kv = static_cast<Dtype>(given->dtype_kv);
   if (given->page_layout != HEED_PAGES_HND && given->page_layout != HEED_PAGES_NHD)
     refuse(fmt::format("{} is no heed_page_layout", given->page_layout), std::to_string(given->page_layout));
   c.heads_outer = given->page_layout == HEED_PAGES_HND;
@@ -100,6 +147,8 @@ Config read_config(const heed_offload_config* given) {
   expect_within("host_pages", given->host_pages, 1, api::kMostSize / given->page_size - 1);
   expect_within("device_pages", given->device_pages, 0, given->host_pages);
   expect_within("sink_pages", given->sink_pages, 0, given->host_pages);
+  c.k_scales = factors_of("k_scales", given->k_scales, given->k_scale_count, *given);
+  c.v_scales = factors_of("v_scales", given->v_scales, given->v_scale_count, *given);
   c.pages = {static_cast<int>(given->layers), given->page_size, given->host_pages, given->device_pages,
              given->sink_pages};
   const double bytes = static_cast<double>(c.page_bytes()) * static_cast<double>(given->layers);
@@ -152,9 +201,20 @@ Call read_call(const heed_offload_call* given, const Config& config, bool has_ro
   };
   expect_within("len_k", given->len_k, 0, api::kMostSize - 1);
   c.new_keys = given->batch > 0 ? given->len_k : 0;
+  if (given->dtype_kv != 0) {
+    if (!config.has_eight_bits() || given->dtype_kv != static_cast<int>(config.dtype_kv))
+      throw Error(ErrorCode::unsupported,
+                  fmt::format("new keys are of heed_dtype {}; pages are of {}: give dtype_kv 0 and keys of heed_dtype "
+                              "{}{}",
+                              given->dtype_kv, static_cast<int>(config.dtype_kv), static_cast<int>(config.dtype),
+                              config.has_eight_bits() ? ", or keys of the pages' 8 bits" : ""),
+                  std::to_string(given->dtype_kv));
+    c.is_quantised = true;
+  }
   if (c.new_keys > 0) {
-    expect_address("K", given->k, static_cast<std::uintptr_t>(config.element_bytes()));
-    expect_address("V", given->v, static_cast<std::uintptr_t>(config.element_bytes()));
+    const auto multiple = static_cast<std::uintptr_t>(c.is_quantised ? 1 : config.element_bytes());
+    expect_address("K", given->k, multiple);
+    expect_address("V", given->v, multiple);
     c.k = static_cast<const std::byte*>(given->k);
     c.v = static_cast<const std::byte*>(given->v);
     c.k_strides = strides_of("K", given->k_strides, given->batch, config.heads_kv, given->len_k, config.dim);
@@ -169,7 +229,6 @@ Call read_call(const heed_offload_call* given, const Config& config, bool has_ro
                             "HEED_MASK_CAUSAL_BOTTOM_RIGHT, with window_left for a window",
                             given->mask),
                 std::to_string(given->mask));
-  if (given->reserved_mask != 0) refuse("reserved fields of heed_offload_call must be 0");
   c.causal = given->mask == HEED_MASK_CAUSAL_BOTTOM_RIGHT;
   if (given->window_left < -1 || given->window_left >= api::kMostSize)
     throw Error(

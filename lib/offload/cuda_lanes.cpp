@@ -12,6 +12,7 @@
 #include <mutex>
 #include <vector>
 
+#include "api/precision.hpp"
 #include "device/cuda_driver.hpp"
 #include "offload/host_memory.hpp"
 
@@ -107,7 +108,7 @@ int node_of(CUdevice device) {
 
 class CudaLanes final : public Lanes {
  public:
-  CudaLanes(int ordinal, const api::Options& options) : cuda_(cuda_driver()) {
+  CudaLanes(int ordinal, const api::Options& options, bool quantises) : cuda_(cuda_driver()) {
     api::Problem problem;
     problem.device = DeviceKind::cuda;
     problem.ordinal = ordinal;
@@ -133,6 +134,7 @@ class CudaLanes final : public Lanes {
     node_ = node_of(device_);
     copies_ = api::make_gpu_copies(problem, api::choose_copies(options, facts));
     merges_ = api::make_gpu_merges(problem, api::choose_merge(options, facts));
+    if (quantises) quantiser_ = api::make_gpu_quantiser(problem, api::choose_quantiser(options, facts));
     events_ = std::make_shared<Events>(context_);
     for (CUstream* stream : {&in_, &out_, &host_})
       check_cuda(cuda_.stream_create(stream, CU_STREAM_NON_BLOCKING), "making a stream");
@@ -213,6 +215,10 @@ class CudaLanes final : public Lanes {
         traffic_.bytes_out += static_cast<double>(c.batch) * c.heads * c.rows * c.to_dim * c.element_bytes;
     changed(lane);
   }
+  void quantise(const quantise::Pass& pass) override {
+    (void)quantiser_->quantise_by_given_factors(pass, compute_);
+    changed(Lane::compute);
+  }
   void merge(const merge::Merge& merge) override {
     merges_->run(merge, compute_);
     changed(Lane::compute);
@@ -282,6 +288,7 @@ class CudaLanes final : public Lanes {
   int node_ = -1;
   std::unique_ptr<api::Copies> copies_;
   std::unique_ptr<api::Merges> merges_;
+  std::unique_ptr<api::Quantiser> quantiser_;  ///< of pages of 8 bits
   std::shared_ptr<Events> events_;
   CUstream compute_ = nullptr;
   CUstream in_ = nullptr;
@@ -294,8 +301,8 @@ class CudaLanes final : public Lanes {
 
 }  // namespace
 
-std::unique_ptr<Lanes> make_cuda_lanes(int ordinal, const api::Options& options) {
-  return std::make_unique<CudaLanes>(ordinal, options);
+std::unique_ptr<Lanes> make_cuda_lanes(int ordinal, const api::Options& options, bool quantises) {
+  return std::make_unique<CudaLanes>(ordinal, options, quantises);
 }
 
 }  // namespace heed::offload
@@ -304,7 +311,7 @@ std::unique_ptr<Lanes> make_cuda_lanes(int ordinal, const api::Options& options)
 
 namespace heed::offload {
 
-std::unique_ptr<Lanes> make_cuda_lanes(int, const api::Options&) {
+std::unique_ptr<Lanes> make_cuda_lanes(int, const api::Options&, bool) {
   throw Error(ErrorCode::no_device, "no GPU can be used: this library was built without CUDA support");
 }
 

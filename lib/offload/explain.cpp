@@ -34,7 +34,8 @@ void Offload::info(heed_offload_info& info) const {
   info.device_node = lanes_->node();
   info.host_bytes = host_.bytes();
   info.device_bytes = 0;
-  for (const Scratch* scratch : {&device_, &ring_, &parts_, &sums_, &workspace_}) info.device_bytes += scratch->bytes;
+  for (const Scratch* scratch : {&device_, &ring_, &parts_, &sums_, &workspace_, &scales_, &fresh_, &lse_})
+    info.device_bytes += scratch->bytes;
   info.host_pages_free = pages_.free_host();
   info.device_pages_free = pages_.free_device();
   info.remote_pages = pages_.remote();
@@ -57,19 +58,24 @@ std::string Offload::explain(std::span<const std::int64_t> ids) const {
   std::string text = fmt::format("device    {}, {} of {} pages used, ring of {} chunks of {}\n", lanes_->name(),
                                  pages_.resident(), config_.pages.device_pages, config_.chunks,
                                  readable(page * static_cast<double>(config_.chunk_pages)));
-  text += fmt::format("host      {} of {} pages free, {} of K and V a page and layer, {}\n", pages_.free_host(),
+  text += fmt::format("host      {} of {} pages free, {} of K and V{} a page and layer, {}\n", pages_.free_host(),
                       config_.pages.host_pages, readable(page),
+                      config_.has_eight_bits() ? fmt::format(" in {}", to_string(config_.dtype_kv)) : "",
                       config_.kind == DeviceKind::cuda ? "pinned" : "not pinned: the GPU is simulated");
   text += about_nodes(host_.node(), lanes_->node());
   text += fmt::format("rates     link {}, attention of the device {} and {:.3g} TFLOP/s, of the processors {}; {}\n",
                       rate_text(rates.link), rate_text(rates.device), rates.device_flops / 1e12,
                       host_can_ ? rate_text(rates.host) : "none", rates_from_);
   if (!host_can_) text += fmt::format("          no program for the processors: {}\n", host_refusal_);
-  const std::int64_t hides = rows_that_hide_the_link(rates, config_.heads, config_.heads_kv, config_.element_bytes());
+  const std::int64_t hides =
+      rows_that_hide_the_link(rates, config_.heads, config_.heads_kv, config_.page_element_bytes());
   text += fmt::format(
       "prefill   the link is hidden from {} query rows a call on; with half of them the link takes twice "
       "as long as the kernel\n",
       hides);
+  if (config_.has_eight_bits())
+    text += fmt::format("          launches of {} rows at most: pages of 8 bits have programs for few queries alone\n",
+                        config_.most_rows());
   DecodeBytes bytes;
   for (int layer = 0; layer < config_.pages.layers; ++layer) {
     bytes = bytes_of(ids, layer);

@@ -13,6 +13,7 @@
 #include "api/plan.hpp"
 #include "merge/merge_partials.hpp"
 #include "padding/copy_rows.hpp"
+#include "quantise/quantise_rows.hpp"
 
 namespace heed::offload {
 
@@ -71,6 +72,7 @@ class Lanes {
   /// Rows between any two of the device's and the host's pinned memory, on `compute` or `out`.
   virtual void copy_rows(Lane lane, std::span<const padding::RowCopy> copies) = 0;
   /// Kernels on `compute`.
+  virtual void quantise(const quantise::Pass& pass) = 0;  ///< by factors that are given
   virtual void merge(const merge::Merge& merge) = 0;
   virtual void prepare(const std::shared_ptr<const api::Plan>& plan, void* workspace) = 0;
   virtual void run(const std::shared_ptr<const api::Plan>& plan, const heed_tensors& tensors, void* workspace) = 0;
@@ -95,7 +97,9 @@ struct Simulation {
   std::int64_t fail_after = -1;  ///< copies after which it is lost, to see what happens then; -1: never
 };
 std::unique_ptr<Lanes> make_simulated_lanes(const Simulation& simulation);
-/// @throws Error(no_device), Error(driver), Error(unsupported) for programs without the merge
-std::unique_ptr<Lanes> make_cuda_lanes(int ordinal, const api::Options& options);
+/// @param quantises whether Lanes::quantise is called
+/// @throws Error(no_device), Error(driver), Error(unsupported) for programs without the merge, or without the pass that
+/// quantises
+std::unique_ptr<Lanes> make_cuda_lanes(int ordinal, const api::Options& options, bool quantises);
 
 }  // namespace heed::offload

@@ -39,8 +39,9 @@ void HostFailure::throw_if_set() const {
 
 Offload::Offload(const Config& config)
     : config_(config),
-      lanes_(config.kind == DeviceKind::cuda ? make_cuda_lanes(config.ordinal, options_of(config))
-                                             : make_simulated_lanes(config.simulation)),
+      lanes_(config.kind == DeviceKind::cuda
+                 ? make_cuda_lanes(config.ordinal, options_of(config), config.has_eight_bits())
+                 : make_simulated_lanes(config.simulation)),
       pages_(config.pages) {
   const std::int64_t layers = config_.pages.layers;
   host_ =
@@ -52,6 +53,7 @@ Offload::Offload(const Config& config)
     (void)at_least(ring_, static_cast<std::size_t>(config_.page_bytes() * config_.chunk_pages * config_.chunks));
     for (std::size_t i = 0; i < kDesks; ++i) desks_.push_back(std::make_unique<Desk>());
     read_.resize(static_cast<std::size_t>(config_.chunks));
+    bring_scales();
     measure();
   } catch (...) {
     let_go();
@@ -69,7 +71,7 @@ void Offload::let_go() noexcept {
     lanes_->finish_all();
   } catch (...) {  // of a device that was lost nothing runs any more
   }
-  for (Scratch* scratch : {&device_, &ring_, &parts_, &sums_, &workspace_})
+  for (Scratch* scratch : {&device_, &ring_, &parts_, &sums_, &workspace_, &scales_, &fresh_, &lse_})
     if (scratch->at != nullptr) lanes_->release(scratch->at);
   for (const auto& desk : desks_) {
     if (desk->numbers.at != nullptr) lanes_->release(desk->numbers.at);
@@ -159,6 +161,7 @@ void Offload::give_up(const Error& error) {
 void Offload::copy_pages(const Call& call, std::size_t entry, const std::vector<PageRows>& rows, bool to_host) {
   const PageMemory memory = to_host ? host_pages(call.layer) : device_pages(call.layer);
   const std::int64_t size = config_.pages.page_size;
+  const int bytes = call.is_quantised ? 1 : config_.element_bytes();
   const auto number = [&](const PageRows& r) { return to_host ? r.host : r.device; };
   for (std::size_t i = 0; i < rows.size();) {
     const PageRows& first = rows[i];
@@ -172,20 +175,19 @@ void Offload::copy_pages(const Call& call, std::size_t entry, const std::vector<
     const auto copy = [&](const std::byte* from, const heed_strides& s, std::byte* to, std::int64_t dim) {
       const std::int64_t row = config_.heads_outer ? dim : config_.heads_kv * dim;
       const std::int64_t at = static_cast<std::int64_t>(entry) * s.batch + first.first_key * s.row;
-      padding::RowCopy c{
-          .from = from + at * config_.element_bytes(),
-          .to = to + (number(first) * size * config_.heads_kv * dim + first.first_row * row) * config_.element_bytes(),
-          .from_strides = {size * s.row, s.head, s.row},
-          .to_strides = {size * config_.heads_kv * dim, config_.heads_outer ? size * dim : dim, row},
-          .from_step = s.dim,
-          .to_step = 1,
-          .batch = static_cast<long long>(pages),
-          .heads = static_cast<int>(config_.heads_kv),
-          .rows = static_cast<int>(first.rows),
-          .from_dim = static_cast<int>(dim),
-          .to_dim = static_cast<int>(dim),
-          .is_wide = 0,
-          .element_bytes = config_.element_bytes()};
+      padding::RowCopy c{.from = from + at * bytes,
+                         .to = to + (number(first) * size * config_.heads_kv * dim + first.first_row * row) * bytes,
+                         .from_strides = {size * s.row, s.head, s.row},
+                         .to_strides = {size * config_.heads_kv * dim, config_.heads_outer ? size * dim : dim, row},
+                         .from_step = s.dim,
+                         .to_step = 1,
+                         .batch = static_cast<long long>(pages),
+                         .heads = static_cast<int>(config_.heads_kv),
+                         .rows = static_cast<int>(first.rows),
+                         .from_dim = static_cast<int>(dim),
+                         .to_dim = static_cast<int>(dim),
+                         .is_wide = 0,
+                         .element_bytes = bytes};
       c.is_wide = padding::is_wide(c) ? 1 : 0;
       return c;
     };
@@ -195,9 +197,11 @@ void Offload::copy_pages(const Call& call, std::size_t entry, const std::vector<
   }
 }
 
-MarkPointer Offload::write_keys(const Call& call, const MarkPointer& start) {
-  if (call.new_keys == 0) return written_;
-  lanes_->wait(Lane::out, start);
+MarkPointer Offload::write_keys(const Call& given, const MarkPointer& start) {
+  if (given.new_keys == 0) return written_;
+  const bool quantises = config_.has_eight_bits() && !given.is_quantised;
+  const Call call = quantises ? with_eight_bits(given) : given;
+  lanes_->wait(Lane::out, quantises ? lanes_->record(Lane::compute) : start);
   for (std::size_t entry = 0; entry < call.ids.size(); ++entry) {
     const std::int64_t id = call.ids[entry];
     const std::int64_t keys = pages_.of(id).keys[static_cast<std::size_t>(call.layer)];

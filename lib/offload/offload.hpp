@@ -1,6 +1,7 @@
 /// A pool of keys and values in host memory, with attention over them.
 #pragma once
 
+#include <algorithm>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -20,8 +21,9 @@ namespace heed::offload {
 struct Config {
   DeviceKind kind = DeviceKind::cpu;
   int ordinal = 0;
-  Dtype dtype = Dtype::fp16;
-  bool heads_outer = true;  ///< HND
+  Dtype dtype = Dtype::fp16;     ///< of Q and O
+  Dtype dtype_kv = Dtype::fp16;  ///< of pages: dtype, or one of 8 bits
+  bool heads_outer = true;       ///< HND
   std::int64_t heads = 1;
   std::int64_t heads_kv = 1;
   std::int64_t dim = 64;
@@ -34,12 +36,23 @@ struct Config {
   Simulation simulation;  ///< of a simulated GPU
   int threads = 0;
   std::string programs;
+  /// Of pages of 8 bits, (layers, heads_kv) factors each.
+  std::vector<float> k_scales;
+  std::vector<float> v_scales;
 
+  [[nodiscard]] bool has_eight_bits() const { return is_quantised(dtype_kv); }
   [[nodiscard]] int element_bytes() const { return dtype == Dtype::fp32 ? 4 : 2; }
+  [[nodiscard]] int page_element_bytes() const { return has_eight_bits() ? 1 : element_bytes(); }
   /// Of one page of one layer.
-  [[nodiscard]] std::int64_t k_page_bytes() const { return pages.page_size * heads_kv * dim * element_bytes(); }
-  [[nodiscard]] std::int64_t v_page_bytes() const { return pages.page_size * heads_kv * dim_v * element_bytes(); }
+  [[nodiscard]] std::int64_t k_page_bytes() const { return pages.page_size * heads_kv * dim * page_element_bytes(); }
+  [[nodiscard]] std::int64_t v_page_bytes() const { return pages.page_size * heads_kv * dim_v * page_element_bytes(); }
   [[nodiscard]] std::int64_t page_bytes() const { return k_page_bytes() + v_page_bytes(); }
+  /// Rows of one launch. Those over pages of 8 bits are of the families for few queries, which take 512 rows of the
+  /// heads that share a key head (docs/kernels.md); a simulated GPU has the same, so that what differs can be tested.
+  [[nodiscard]] std::int64_t most_rows() const {
+    constexpr std::int64_t kMostPackedRows = 512;
+    return has_eight_bits() ? std::max<std::int64_t>(1, kMostPackedRows / (heads / heads_kv)) : api::kMostSize;
+  }
 };
 /// @throws Error(usage), Error(invalid_workload), Error(unsupported)
 Config read_config(const heed_offload_config* config);
@@ -49,6 +62,7 @@ struct Call {
   int layer = 0;
   std::vector<std::int64_t> ids;
   std::int64_t new_keys = 0;
+  bool is_quantised = false;  ///< the new keys are of the pool's 8 bits
   const std::byte* k = nullptr;
   const std::byte* v = nullptr;
   heed_strides k_strides{};
@@ -135,7 +149,8 @@ class Offload {
     std::int64_t table_pages = 0;
     std::int64_t table = 0;
     std::int64_t keys = 0;
-    std::int64_t buffer = 0;  ///< of the ring, where it is streamed
+    std::int64_t buffer = 0;       ///< of the ring, where it is streamed
+    std::vector<RowGroup> groups;  ///< launches of its own on the device, each with counts of keys
   };
 
   // offload.cpp
@@ -153,18 +168,27 @@ class Offload {
   [[nodiscard]] DecodeBytes bytes_of(std::span<const std::int64_t> ids, int layer) const;
   [[nodiscard]] double share_of(const DecodeBytes& bytes) const;
 
+  // eight_bits.cpp
+  [[nodiscard]] Call with_eight_bits(const Call& call);
+  void bring_scales();
+
   // attend.cpp
   void attend_view(const View& view, const std::vector<Piece>& pieces, const MarkPointer& written);
   std::vector<Launch> lay_out(const View& view, const std::vector<Piece>& pieces, std::int64_t& numbers);
   void write_numbers(const Launch& launch, std::int32_t* numbers) const;
+  void queue_host(const View& view, const Launch& launch, const std::int32_t* numbers, std::byte* q, std::byte* o,
+                  float* lse, const MarkPointer& written);
+  MarkPointer bring(const Launch& chunk, int layer, const MarkPointer& written);
+
+  // launches.cpp
   [[nodiscard]] heed_problem problem_of(const View& view, const Launch& launch, const heed_strides& q_strides,
                                         const heed_strides& o_strides) const;
   std::shared_ptr<const api::Plan> plan_of(const heed_problem& problem);
   void run_piece(const View& view, const Launch& launch, const std::int32_t* numbers, std::byte* o, float* lse,
                  const heed_strides& o_strides);
-  void queue_host(const View& view, const Launch& launch, const std::int32_t* numbers, std::byte* q, std::byte* o,
-                  float* lse, const MarkPointer& written);
-  MarkPointer bring(const Launch& chunk, int layer, const MarkPointer& written);
+  void run_rows(const View& view, const Launch& launch, const std::int32_t* numbers, std::byte* o, float* lse,
+                const heed_strides& o_strides);
+  void take_host_scales(heed_tensors& tensors, int layer) const;
 
   // rates.cpp
   void measure();
@@ -183,6 +207,9 @@ class Offload {
   Scratch parts_;
   Scratch sums_;
   Scratch workspace_;
+  Scratch scales_;            ///< of pages of 8 bits: (layers, heads_kv) factors of K, as many of V
+  Scratch fresh_;             ///< new keys and values in 8 bits on their way to pages
+  Scratch lse_;               ///< of a launch over some rows of a piece
   std::size_t prepared_ = 0;  ///< bytes of the workspace that are as the last plan leaves them
   std::vector<std::unique_ptr<Desk>> desks_;
   std::size_t next_desk_ = 0;

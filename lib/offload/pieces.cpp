@@ -61,6 +61,24 @@ std::int64_t Piece::count() const {
   return static_cast<std::int64_t>(all);
 }
 
+std::vector<RowGroup> row_groups(const PieceMask& mask, std::int64_t rows, std::int64_t most) {
+  std::vector<RowGroup> groups;
+  for (std::int64_t first = 0; first < rows; first += most) {
+    RowGroup group{first, std::min(most, rows - first), 0, mask};
+    // Own keys lie as many before those that a launch of these rows alone counts as rows come behind them.
+    const std::int64_t behind = rows - first - group.rows;
+    if (mask.right >= 0) {
+      group.hidden = std::max<std::int64_t>(0, behind - mask.right);
+      group.mask.right = std::max<std::int64_t>(0, mask.right - behind);
+    }
+    if (mask.left >= 0) group.mask.left = mask.left + behind - group.hidden;
+    // Where all of them see the last key it is a launch without a mask, whose plan serves others.
+    if (group.mask.left < 0 && group.mask.right >= group.rows - 1) group.mask.right = -1;
+    groups.push_back(group);
+  }
+  return groups;
+}
+
 bool can_be_counted_anew(const Wanted& w) {
   if (w.window_left >= 0) return false;
   if (!w.causal || w.rows <= 1) return true;

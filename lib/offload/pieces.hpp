@@ -39,6 +39,17 @@ struct Piece {
   [[nodiscard]] std::int64_t count() const;    ///< pages of all entries
 };
 
+/// Rows of a piece that share a launch, where one takes fewer than the piece has: keys behind those that the last of
+/// them sees are left out, so that their bounds count from the end of the keys again.
+struct RowGroup {
+  std::int64_t first_row = 0;  ///< of the piece's
+  std::int64_t rows = 0;
+  std::int64_t hidden = 0;  ///< keys at the end of each entry that none of them sees
+  PieceMask mask;
+};
+/// @param most rows of a launch
+std::vector<RowGroup> row_groups(const PieceMask& mask, std::int64_t rows, std::int64_t most);
+
 /// The sequences of a call, and its rows.
 struct Wanted {
   std::vector<const Sequence*> entries;

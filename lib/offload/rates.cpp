@@ -70,7 +70,7 @@ std::pair<double, double> Offload::attention_rate(Place place, std::int64_t rows
   const View view{&call, 0, 1};
   std::int64_t numbers = 0;
   next_buffer_ = 0;
-  const std::vector<Piece> pieces = {piece};
+  std::vector<Piece> pieces = {std::move(piece)};
   const Launch launch = lay_out(view, pieces, numbers)[0];
   Desk& desk = desk_of(static_cast<std::size_t>(numbers) * 4, static_cast<std::size_t>(numbers) * 4);
   auto* const table = reinterpret_cast<std::int32_t*>(desk.memory.data());
@@ -92,14 +92,19 @@ std::pair<double, double> Offload::attention_rate(Place place, std::int64_t rows
     t.lse = lse;
     t.page_table = table + launch.table;
     t.seqused_k = table + launch.keys;
+    take_host_scales(t, 0);
     if (!is_timed) return {};
     seconds = seconds_of([&] {
       if (host_workspace_->data() != nullptr) plan->prepare(host_workspace_->data(), nullptr);
       plan->run(&t, 1, host_workspace_->data(), nullptr, 0);
     });
   } else {
-    (void)plan_of(problem_of(view, launch, call.q_strides, o_strides));
-    if (!is_timed) return {};
+    if (!is_timed) {
+      // Whether there are programs.
+      pieces[0].rows = launch.groups.front().rows;
+      (void)plan_of(problem_of(view, launch, call.q_strides, o_strides));
+      return {};
+    }
     lanes_->copy_in(Lane::compute, desk.numbers.at, table, static_cast<std::size_t>(numbers) * 4);
     seconds = seconds_of([&] {
       run_piece(view, launch, static_cast<const std::int32_t*>(desk.numbers.at), o, lse, o_strides);

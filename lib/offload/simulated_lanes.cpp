@@ -15,6 +15,7 @@
 #include "offload/host_memory.hpp"
 #include "offload/lanes.hpp"
 #include "padding/padding.hpp"
+#include "quantise/quantise.hpp"
 
 namespace heed::offload {
 namespace {
@@ -92,6 +93,9 @@ class SimulatedLanes final : public Lanes {
       const std::lock_guard lock(mutex_);
       traffic_.bytes_out += bytes;
     });
+  }
+  void quantise(const quantise::Pass& pass) override {
+    add(Lane::compute, [pass] { quantise::quantise_by_given_factors(pass); });
   }
   void merge(const merge::Merge& merge) override {
     add(Lane::compute, [merge] { merge::merge_on_host(merge); });

@@ -29,7 +29,7 @@ __device__ __forceinline__ void copy_rows_of(const RowCopy& t) {
       *reinterpret_cast<uint4*>(written + column) = *reinterpret_cast<const uint4*>(read + column);
       continue;
     }
-#pragma unroll
+#pragma unroll 8  // 16 bytes of their own at a time spill registers
     for (int i = 0; i < kPieceElements; ++i)
       if (column + i < t.to_dim)
         written[(column + i) * t.to_step] =
@@ -40,8 +40,10 @@ __device__ __forceinline__ void copy_rows_of(const RowCopy& t) {
 __device__ inline void copy_rows(const RowCopy& t) {
   if (t.element_bytes == 4)
     copy_rows_of<unsigned>(t);
-  else
+  else if (t.element_bytes == 2)
     copy_rows_of<unsigned short>(t);
+  else
+    copy_rows_of<unsigned char>(t);
 }
 
 }  // namespace heed::padding

@@ -20,7 +20,7 @@ struct RowCopy {
   int from_dim;
   int to_dim;         ///< elements beyond from_dim are zeros
   int is_wide;        ///< whether both sides can be moved 16 bytes at a time
-  int element_bytes;  ///< 2 or 4
+  int element_bytes;  ///< 1, 2 or 4
 };
 
 /// The parameter of the entry `heed_copy_rows`: what one launch copies, a tensor a grid.y.

@@ -151,9 +151,9 @@ void write_elements(const Pass& pass, const TensorPass& t, const Piece& at) {
     load_prepared(pass, t, rows, at.entry, at.head, r, row.data());
     const long long index = factor_index(t.scales, rows.first, at.entry, at.head, r);
     unsigned char* const to = t.to + offset_of(t.to_strides, rows.first, at.entry, at.head, r);
-    float factor = factor_of(t.largest[index], t.to_element);
+    float factor = factor_at(t, index);
     for (int d = 0; d < t.dim; ++d) {
-      if (t.scales.channel != 0) factor = factor_of(t.largest[index + d], t.to_element);
+      if (t.scales.channel != 0) factor = factor_at(t, index + d);
       to[d] = element_of(row[static_cast<std::size_t>(d)], factor, t.to_element);
     }
     std::fill(to + t.dim, to + t.to_dim, static_cast<unsigned char>(0));
@@ -232,6 +232,10 @@ void run_piece(const Pass& pass, Stage stage, long long piece) {
     if (piece < factors) return write_factors(*t, piece);
     piece -= factors;
   }
+}
+
+void quantise_by_given_factors(const Pass& pass) {
+  for (long long piece = 0; piece < pieces_of(pass, Stage::elements); ++piece) run_piece(pass, Stage::elements, piece);
 }
 
 void quantise_on_host(const Pass& pass) {

@@ -24,6 +24,9 @@ void run_piece(const Pass& pass, Stage stage, long long piece);
 /// All stages up to the elements, in this thread. The words of `largest` are zeroed first.
 void quantise_on_host(const Pass& pass);
 
+/// The last of them alone, in this thread: of tensors whose factors are given (TensorPass::largest is null).
+void quantise_by_given_factors(const Pass& pass);
+
 /// Signs of a rotation, as many as `dim`. @param seed of equal values the same signs
 void draw_signs(std::uint64_t seed, int dim, unsigned (&signs)[kSignWords]);
 /// row *= S H / sqrt(n) for n = row.size(), a power of two up to kMostDim.

@@ -190,12 +190,12 @@ __device__ __forceinline__ void write_elements(const Pass& pass, const TensorPas
     float x[kEach];
     load_prepared(pass, t, w, row, is_smoothed, lane, x);
     const long long index = factor_index(t.scales, w.rows.first, w.entry, w.head, row);
-    float factor = factor_of(t.largest[index], t.to_element);
+    float factor = factor_at(t, index);
     unsigned words[(kEach + 3) / 4] = {};
 #pragma unroll
     for (int i = 0; i < kEach; ++i) {
       if (column + i >= t.dim) continue;
-      if (t.scales.channel != 0) factor = factor_of(t.largest[index + column + i], t.to_element);
+      if (t.scales.channel != 0) factor = factor_at(t, index + column + i);
       words[i / 4] |= static_cast<unsigned>(element_of(x[i], factor, t.to_element)) << (8 * (i % 4));
     }
     if (column < t.to_dim) {

@@ -47,12 +47,12 @@ struct TensorPass {
   const void* from;
   unsigned char* to;  ///< rows of to_dim elements, dense; those from dim on are zeros
   float* factors;
-  unsigned* largest;  ///< as many words as factors, 0 before the pass
+  unsigned* largest;  ///< as many words as factors, 0 before the pass; null: `factors` are given
   TensorStrides from_strides;
   TensorStrides to_strides;
   TensorScales scales;  ///< where a factor lies, without an address
   long long from_step;  ///< from one element of a row to the next
-  long long count;      ///< of factors
+  long long count;      ///< of factors that the pass finds; 0 where they are given
   int element;          ///< of `from`: fp16, bf16 or fp32
   int to_element;       ///< e4m3, e5m2 or int8
   int heads;
@@ -162,6 +162,11 @@ HEED_HOST_DEVICE inline unsigned char element_of(float x, float factor, int to_e
   const bool is_number = (detail::bits_of_float(x) & 0x7f800000U) != 0x7f800000U;
   const float scaled = is_number ? x / factor : detail::float_of_bits(kNan);
   return to_element == static_cast<int>(Element::e4m3) ? float_to_e4m3(scaled) : float_to_e5m2(scaled);
+}
+
+/// Factor `index` of a tensor: of its largest magnitude, or as it was given.
+HEED_HOST_DEVICE inline float factor_at(const TensorPass& t, long long index) {
+  return t.largest == nullptr ? t.factors[index] : factor_of(t.largest[index], t.to_element);
 }
 
 HEED_HOST_DEVICE constexpr bool changes_sign(const unsigned (&signs)[kSignWords], int column) {

@@ -8,12 +8,30 @@ from heed import c_api, offload_api
 
 FEW_ROWS = 16  # a call of at most so many rows is decoding: the processors attend to a share of the keys
 _DTYPES = {torch.float16: 0, torch.bfloat16: 1, torch.float32: 2}
+# Element types of pages of 8 bits: the number of heed_dtype, and the dtype of a tensor that is quantised already.
+_KV_DTYPES = {"fp8_e4m3": (3, torch.float8_e4m3fn), "fp8_e5m2": (4, torch.float8_e5m2), "int8": (5, torch.int8)}
 _LAYOUTS = {"HND": offload_api.HND, "NHD": offload_api.NHD}
 _RATES = ("link_rate", "host_rate", "device_rate", "device_flops")
 
 
 def _pages(tokens, page_size):
     return -(-tokens // page_size)
+
+
+def _factors(name, given, heads_kv, layers, kv_dtype):
+    """Scale factors as an array of ctypes, None for none. Raises ValueError for those that cannot be."""
+    if given is None:
+        return None
+    if kv_dtype is None:
+        raise ValueError(f'heed.HostKV: {name} is given, and pages are not of 8 bits; give kv_dtype="fp8_e4m3", or leave {name} out')
+    try:
+        factors = torch.as_tensor(given, dtype=torch.float32, device="cpu").detach()
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise TypeError(f"heed.HostKV: {name} is {given!r}; it must be a number, or a tensor of them") from error
+    if tuple(factors.shape) not in ((), (1,), (heads_kv,), (layers, heads_kv)):
+        raise ValueError(f"heed.HostKV: {name} is {tuple(factors.shape)}; it must be one factor, ({heads_kv},) of the heads of keys, or ({layers}, {heads_kv}) of layers and heads")
+    numbers = factors.flatten().tolist()
+    return (ctypes.c_float * len(numbers))(*numbers)
 
 
 class HostKV:
@@ -31,7 +49,12 @@ class HostKV:
                      newest keys
     page_size        keys of a page, a multiple of 8
     page_layout      "HND" (pages, heads_kv, page_size, dim) or "NHD" (pages, page_size, heads_kv, dim)
-    dtype            float16, bfloat16 or float32
+    dtype            float16, bfloat16 or float32, of queries and the output; of new keys and values, and of pages without kv_dtype
+    kv_dtype         of pages: "fp8_e4m3", "fp8_e5m2" or "int8", half of the bytes of 16 bits in memory and over the link; None: dtype. New
+                     keys of `dtype` are divided by their factor and rounded, saturating; those of torch.float8_e4m3fn, float8_e5m2 or int8 are
+                     taken as they are
+    k_scale, v_scale    factors that elements of pages of 8 bits are multiplied by, positive and finite: a number, (heads_kv) or (layers,
+                     heads_kv) numbers; 1 by default, needed for int8
     device           "cuda", "cuda:1"; on "cpu" a GPU is simulated, whose link has link_bandwidth bytes per second and link_latency seconds
     chunk_pages, chunks    pages of one copy over the link, and device buffers for as many; 0 for the library's choice
     streamed_share   of the keys that the GPU does not hold, which decoding brings over the link; None: what the measured rates give
@@ -44,12 +67,14 @@ class HostKV:
 
     def __init__(
         self, *, heads, dim, host_tokens, heads_kv=None, dim_v=None, layers=1, batch=1, device_tokens=0, sink_tokens=0, page_size=64, page_layout="HND",
-        dtype=torch.float16, device="cpu", chunk_pages=0, chunks=0, streamed_share=None, link_bandwidth=0.0, link_latency=0.0, threads=0, **rates,
+        dtype=torch.float16, kv_dtype=None, k_scale=None, v_scale=None, device="cpu", chunk_pages=0, chunks=0, streamed_share=None, link_bandwidth=0.0, link_latency=0.0, threads=0, **rates,
     ):  # fmt: skip
         self._pool, self._ids = None, (ctypes.c_int64 * 0)()
         device = torch.device(device)
         if dtype not in _DTYPES:
             raise ValueError(f"heed.HostKV: dtype is {dtype}; it must be torch.float16, torch.bfloat16 or torch.float32")
+        if kv_dtype is not None and kv_dtype not in _KV_DTYPES:
+            raise ValueError(f"heed.HostKV: kv_dtype is {kv_dtype!r}; it must be {', '.join(map(repr, _KV_DTYPES))}, or None for that of dtype")
         if page_layout not in _LAYOUTS:
             raise ValueError(f'heed.HostKV: page_layout is {page_layout!r}; it must be "HND" or "NHD"')
         if device.type not in ("cpu", "cuda"):
@@ -64,6 +89,8 @@ class HostKV:
                 raise ValueError(f"heed.HostKV: {name} is {size!r}; it must be a number, at least {least}")
         self.device, self.dtype, self.layers = device, dtype, layers
         self.heads, self.heads_kv, self.dim, self.dim_v = heads, heads if heads_kv is None else heads_kv, dim, dim if dim_v is None else dim_v
+        self.kv_dtype, (number, self._quantised) = kv_dtype, _KV_DTYPES.get(kv_dtype, (0, None))
+        k_factors, v_factors = (_factors(name, given, self.heads_kv, layers, kv_dtype) for name, given in (("k_scale", k_scale), ("v_scale", v_scale)))
         # A sequence ends in a page of its own.
         host_pages = _pages(host_tokens, page_size) + batch - 1
         config = offload_api.Config(
@@ -72,7 +99,8 @@ class HostKV:
             heads_kv=self.heads_kv, dim=self.dim, dim_v=self.dim_v, page_size=page_size, host_pages=host_pages,
             device_pages=min(_pages(device_tokens, page_size), host_pages), sink_pages=min(_pages(sink_tokens, page_size), host_pages),
             chunk_pages=chunk_pages, chunks=chunks, streamed_share=-1.0 if streamed_share is None else streamed_share,
-            link_bandwidth=link_bandwidth, link_latency=link_latency, threads=threads, **rates,
+            link_bandwidth=link_bandwidth, link_latency=link_latency, threads=threads, dtype_kv=number, k_scales=k_factors, k_scale_count=len(k_factors or ()),
+            v_scales=v_factors, v_scale_count=len(v_factors or ()), **rates,
         )  # fmt: skip
         self._library = offload_api.library()
         pool = ctypes.c_void_p()
@@ -129,7 +157,7 @@ class HostKV:
         """Attention of new rows over all keys of a layer, after new keys were put behind them.
 
         query       (batch, heads, len_q, dim), the last row's own key is the layer's last one
-        key, value  (batch, heads_kv, len_k, dim) and (.., dim_v), new keys; None and None for none
+        key, value  (batch, heads_kv, len_k, dim) and (.., dim_v), new keys of `dtype`, or both quantised as kv_dtype says; None and None for none
         causal      whether a row sees no key after its own one; window_left: how many keys before it it sees, None for all
 
         Calls of at most 16 rows are decoding, others a prefill (docs/long-contexts.md). Returns O as `query` lies, or (O, log-sum-exp). Raises
@@ -140,8 +168,10 @@ class HostKV:
         if (key is None) != (value is None):
             raise ValueError("heed.HostKV: key and value come together, or both are None")
         if key is not None:
-            self._check_tensor("key", key, (batch, self.heads_kv, None, self.dim))
-            self._check_tensor("value", value, (batch, self.heads_kv, key.shape[2], self.dim_v))
+            self._check_tensor("key", key, (batch, self.heads_kv, None, self.dim), self._quantised)
+            self._check_tensor("value", value, (batch, self.heads_kv, key.shape[2], self.dim_v), self._quantised)
+            if key.dtype != value.dtype:
+                raise ValueError(f"heed.HostKV: key is {key.dtype} and value {value.dtype}; quantise both, or none")
         if torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in (query, key, value)):
             raise NotImplementedError("heed.HostKV: keys in host memory have no gradients; call it under torch.no_grad()")
         if sinks is not None:
@@ -161,6 +191,7 @@ class HostKV:
         if key is not None and key.shape[2] > 0:
             call.len_k, call.k, call.v = key.shape[2], key.data_ptr(), value.data_ptr()
             call.k_strides, call.v_strides = c_api.strides_of(key), c_api.strides_of(value)
+            call.dtype_kv = _KV_DTYPES[self.kv_dtype][0] if key.dtype == self._quantised else 0
         function = self._library.lib.heed_offload_decode if query.shape[2] <= FEW_ROWS else self._library.lib.heed_offload_prefill
         with self._on_device():
             stream = torch.cuda.current_stream().cuda_stream if self.device.type == "cuda" else None
@@ -176,14 +207,15 @@ class HostKV:
     def _on_device(self):
         return torch.cuda.device(self.device if self.device.type == "cuda" else -1)
 
-    def _check_tensor(self, name, tensor, shape):
+    def _check_tensor(self, name, tensor, shape, quantised=None):
         if not isinstance(tensor, torch.Tensor):
             raise TypeError(f"heed.HostKV: {name} must be a Tensor, not {type(tensor).__name__}")
         if tensor.dim() != 4 or any(wanted is not None and size != wanted for size, wanted in zip(tensor.shape, shape)):
             wanted = ", ".join("length" if size is None else str(size) for size in shape)
             raise ValueError(f"heed.HostKV: {name} is {tuple(tensor.shape)}; it must be ({wanted})")
-        if tensor.dtype != self.dtype or tensor.device.type != self.device.type:
-            raise ValueError(f"heed.HostKV: {name} is {tensor.dtype} on {tensor.device}; these pages are of {self.dtype}, for {self.device}")
+        if tensor.dtype not in (self.dtype, quantised or self.dtype) or tensor.device.type != self.device.type:
+            wanted = self.dtype if quantised is None else f"{self.dtype} or {quantised}"
+            raise ValueError(f"heed.HostKV: {name} is {tensor.dtype} on {tensor.device}; these pages are of {wanted}, for {self.device}")
 
     def _check(self, status):
         if status:

@@ -16,8 +16,11 @@ class Config(ctypes.Structure):
         + [(name, ctypes.c_int32) for name in ("device_type", "device", "dtype", "page_layout")]
         + [(name, ctypes.c_int64) for name in ("layers", "heads", "heads_kv", "dim", "dim_v", "page_size", "host_pages", "device_pages", "sink_pages", "chunk_pages", "chunks")]
         + [(name, ctypes.c_double) for name in ("link_rate", "host_rate", "device_rate", "device_flops", "streamed_share", "link_bandwidth", "link_latency")]
-        + [(name, ctypes.c_int32) for name in ("threads", "reserved_threads")]
-        + [("programs", ctypes.c_char_p), ("reserved", ctypes.c_uint64 * 8)]
+        + [(name, ctypes.c_int32) for name in ("threads", "dtype_kv")]
+        + [("programs", ctypes.c_char_p)]
+        + [("k_scales", ctypes.POINTER(ctypes.c_float)), ("k_scale_count", ctypes.c_int64)]
+        + [("v_scales", ctypes.POINTER(ctypes.c_float)), ("v_scale_count", ctypes.c_int64)]
+        + [("reserved", ctypes.c_uint64 * 4)]
     )
 
 
@@ -28,7 +31,7 @@ class Call(ctypes.Structure):
         [("struct_size", ctypes.c_uint32), ("layer", ctypes.c_int32), ("batch", ctypes.c_int64), ("sequences", ctypes.POINTER(ctypes.c_int64))]
         + [("len_k", ctypes.c_int64), ("k", ctypes.c_void_p), ("v", ctypes.c_void_p), ("k_strides", c_api.Strides), ("v_strides", c_api.Strides)]
         + [("len_q", ctypes.c_int64), ("q", ctypes.c_void_p), ("o", ctypes.c_void_p), ("lse", ctypes.c_void_p), ("q_strides", c_api.Strides), ("o_strides", c_api.Strides)]
-        + [("mask", ctypes.c_int32), ("reserved_mask", ctypes.c_int32), ("window_left", ctypes.c_int64), ("scale", ctypes.c_double), ("softcap", ctypes.c_double)]
+        + [("mask", ctypes.c_int32), ("dtype_kv", ctypes.c_int32), ("window_left", ctypes.c_int64), ("scale", ctypes.c_double), ("softcap", ctypes.c_double)]
         + [("sinks", ctypes.c_void_p), ("reserved", ctypes.c_uint64 * 8)]
     )
 

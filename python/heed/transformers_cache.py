@@ -83,7 +83,7 @@ class HostCache(Cache):
     config         of the model, with attn_implementation="heed"
     host_tokens    keys that host memory has room for, of all sequences together
     device_tokens  keys that the GPU holds besides
-    options        the other arguments of heed.HostKV: sink_tokens, page_size, streamed_share, link_bandwidth, threads, ...
+    options        the other arguments of heed.HostKV: sink_tokens, page_size, kv_dtype, k_scale, v_scale, streamed_share, threads, ...
 
     Batches without padding; no beams, no assisted generation. Raises ValueError for a model with another attention implementation, and for
     one whose layers are no attention over all keys; what heed.HostKV raises when the first keys come.

@@ -4,6 +4,7 @@
 #include "heed/offload.h"
 #include "jit/build.hpp"
 #include "merge/merge.hpp"
+#include "quantise/quantise.hpp"
 #include "stub_gpu.hpp"
 #include "workload/features.hpp"
 
@@ -172,6 +173,75 @@ TEST_F(StubOffload, WithoutProgramsForTheProcessorsAllIsStreamed) {
   char text[4096];
   (void)heed_offload_explain(pool_, &id_, 1, text, sizeof text);
   EXPECT_THAT(text, ::testing::HasSubstr("no program for the processors"));
+}
+
+// Pages of 8 bits: one launch quantises new keys by the pool's factors, copies take them to pages, launches read their
+// factors, and rows beyond 512 of the heads that share a key head are launches of their own.
+TEST_F(StubOffload, PagesOfEightBits) {
+  testing_support::TemporaryFolder folder;
+  const auto write = [&](bool with_pass) {
+    dispatch::ProgramFileWriter writer("0123");
+    dispatch::ProgramRecord record;
+    record.arch = "sm_90a";
+    record.origin = "rule";
+    const DeviceFacts device = dispatch::representative_gpu("sm_90a");
+    const Family& family = find_family("fwd_sm80_decode");
+    for (const char* mask : {"", ":causal_bottom_right", ":window=9/3"}) {
+      const Workload w =
+          parse_workload(fmt::format("b1h4hkv2l4k1024d128{}:key_lengths:page=16:quantised=kv/e4m3/head", mask));
+      record.workload = to_string(w);
+      record.variant = describe(make_variant(family, family.default_config(w, device), w));
+      writer.add(record, testing_support::kImage);
+    }
+    record.workload = {};
+    for (const std::string_view helper : {padding::kCopyProgram, merge::kMergeProgram, quantise::kQuantiseProgram}) {
+      record.variant = helper;
+      if (with_pass || helper != quantise::kQuantiseProgram) writer.add(record, testing_support::kImage);
+    }
+    path_ = folder.file(with_pass ? "with.programs" : "without.programs");
+    write_file_atomically(path_, writer.bytes(), ErrorCode::store);
+    config_.programs = path_.c_str();
+  };
+  const float factors[] = {0.5F, 0.25F, 2, 4};
+  config_.layers = 2;
+  config_.dtype_kv = HEED_FP8_E4M3;
+  config_.k_scales = factors;
+  config_.k_scale_count = 4;
+  config_.v_scales = factors;
+  config_.v_scale_count = 2;
+  write(false);
+  expect_said(heed_offload_create(&config_, &pool_), HEED_UNSUPPORTED, "no program that quantises inputs on sm_90a");
+  write(true);
+  make();
+  call_.layer = 1;
+  call_.len_q = 300;
+  const int before = of_driver<int()>("stub_passed")();
+  ASSERT_EQ(heed_offload_prefill(pool_, &call_, nullptr), HEED_OK) << heed_last_error();
+  ASSERT_EQ(of_driver<int()>("stub_passed")(), before + 1);
+  const quantise::Pass& pass = of_driver<const quantise::Pass*()>("stub_passes")()[before % 16];
+  EXPECT_EQ(pass.stage, static_cast<int>(quantise::Stage::elements));
+  EXPECT_EQ(pass.k.from, call_.k);
+  EXPECT_EQ(pass.k.to_element, static_cast<int>(Element::e4m3));
+  EXPECT_EQ(pass.k.largest, nullptr);
+  EXPECT_EQ(pass.k.count, 0);
+  EXPECT_EQ(pass.k.is_wide, 1);
+  EXPECT_THAT(std::vector<float>(pass.k.factors, pass.k.factors + 2), ::testing::ElementsAre(2, 4));
+  EXPECT_THAT(std::vector<float>(pass.v.factors, pass.v.factors + 2), ::testing::ElementsAre(0.5F, 0.25F));
+  EXPECT_EQ(last_merge().count, 5);
+  FeatureParams seen;
+  std::memcpy(&seen, last_merge().partials[1].o, sizeof seen);  // the first chunk, which all rows but few see whole
+  EXPECT_EQ(seen.k_scales.at, pass.k.factors);
+  EXPECT_EQ(seen.v_scales.at, pass.v.factors);
+  EXPECT_EQ(seen.k_scales.strides.head, 1);
+  EXPECT_EQ(seen.len_q, 256);
+  EXPECT_EQ(seen.q, call_.q);
+  std::memcpy(&seen, static_cast<const char*>(last_merge().partials[1].o) + 256 * 128 * 2, sizeof seen);
+  EXPECT_EQ(seen.len_q, 44);
+  // Keys that are quantised already are copied alone.
+  call_.dtype_kv = HEED_FP8_E4M3;
+  call_.len_q = 1;
+  ASSERT_EQ(heed_offload_decode(pool_, &call_, nullptr), HEED_OK) << heed_last_error();
+  EXPECT_EQ(of_driver<int()>("stub_passed")(), before + 1);
 }
 
 TEST_F(StubOffload, MemoryThatIsRefusedIsSaidAndNothingIsKept) {

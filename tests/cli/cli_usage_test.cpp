@@ -108,6 +108,9 @@ TEST_F(Cli, ProgramsAreBuiltForCpuLevels) {
   const std::string little = " --dtypes fp32 --dims 16 --masks none --samples 3 --most 1 " + cache();
   const Printed dry = heed_command("programs build --dry-run --arch " + own[0] + little);
   EXPECT_THAT(dry.out, ::testing::StartsWith(own[0] + "  b"));
+  const Printed pages = heed_command("programs build --dry-run --page-dtypes int8 --arch " + own[0] + little);
+  EXPECT_THAT(pages.out, ::testing::HasSubstr(":quantised=kv/int8/head"));
+  EXPECT_THAT(dry.out, ::testing::Not(::testing::HasSubstr("quantised=kv")));
   const std::string file = folder_.file("heed.programs");
   // A level that is named twice is built once.
   const Printed built = heed_command("programs build --arch cpu," + own[0] + " -o " + file + little);
@@ -124,6 +127,8 @@ TEST_F(Cli, ProgramsAreBuiltForCpuLevels) {
 
   expect_refusal("programs build --arch x86-64-v2 -o " + file, 2, "did you mean \"x86-64-v3\"?");
   expect_refusal("programs build --arch sm_42 -o " + file, 2, "unknown GPU architecture");
+  expect_refusal("programs build --dry-run --page-dtypes fp16 --arch " + own[0] + little, 2,
+                 "unknown element type of pages \"fp16\"; it is one of e4m3, e5m2, int8");
   for (const CpuLevel& level : cpu_levels())
     if (level.machine != own_machine())
       expect_refusal(fmt::format("programs build --arch {} -o {} {}", level.name, file, little), 1,

@@ -246,6 +246,50 @@ TEST(QuantiseOnGpu, StridesMasksAndLengths) {
   expect_the_hosts_bits({.smooth = false, .rotate = false});
 }
 
+// Of pages of a pool: the elements alone, by factors of heads that are as they were given, bit for bit.
+TEST(QuantiseOnGpu, FactorsThatAreGiven) {
+  for (const Element to : {Element::e4m3, Element::e5m2, Element::int8})
+    for (const int dim : {40, 64, 128}) {
+      SCOPED_TRACE(fmt::format("to {} dim {}", static_cast<int>(to), dim));
+      const Case c{.len_q = 1, .len_k = 40, .dim = dim, .to_dim = dim, .to = to, .smooth = false, .rotate = false};
+      Tensors tensors(c);
+      store_element(c.dtype, tensors.k().data(), 777, std::numeric_limits<float>::quiet_NaN());
+      store_element(c.dtype, tensors.k().data(), 778, std::numeric_limits<float>::infinity());
+      Tensors::Results gpu, host;
+      const auto given = [&](Tensors::Results& r) {
+        Pass p = tensors.pass(r);
+        p.q = {};
+        for (TensorPass* t : {&p.k, &p.v}) {
+          t->scales.strides = {0, 1, 0};
+          t->factors[0] = 0.1F;
+          t->factors[1] = 0.7F;
+          t->count = 0;
+          t->largest = nullptr;
+        }
+        return p;
+      };
+      Pass on_gpu = given(gpu);
+      on_gpu.stage = static_cast<int>(Stage::elements);
+      emulator::Launch one;
+      one.grid = {3, 3, 1};
+      one.threads = kQuantiseThreads;
+      one.seed = 5;
+      emulator::run(one, [&](char*) { quantise(on_gpu); });
+      const Pass on_host = given(host);
+      quantise_by_given_factors(on_host);
+      for (const int i : {1, 2}) {
+        expect_bits(gpu.elements[i], host.elements[i], "elements");
+        expect_bits(gpu.factors[i], host.factors[i], "factors");
+      }
+      EXPECT_EQ(gpu.factors[1][0], 0.1F);
+      EXPECT_EQ(gpu.factors[1][1], 0.7F);
+      const std::size_t of_head = std::size_t{40} * static_cast<std::size_t>(dim);
+      for (std::size_t i = 0; i < 2 * of_head; ++i)
+        ASSERT_EQ(gpu.elements[2][i], element_of(load_element(c.dtype, on_host.v.from, i), i < of_head ? 0.1F : 0.7F,
+                                                 static_cast<int>(to)));
+    }
+}
+
 TEST(QuantiseOnGpu, WhatIsNoNumber) {
   for (const Element to : {Element::e4m3, Element::int8})
     for (const float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {

@@ -7,6 +7,7 @@
 #include "merge/merge.hpp"
 #include "offload/offload_case.hpp"
 #include "padding/padding.hpp"
+#include "quantise/quantise.hpp"
 #include "worker/cuda_memory.hpp"
 
 namespace heed {
@@ -49,8 +50,10 @@ class GpuOffload : public testing_support::GpuTest {
  protected:
   // Programs of one family for the device and of fwd_cpu for the processors, of head dim 64, with the copies and the
   // merge.
-  const std::string& programs_of(const std::string& family_name, bool with_cpu = true) {
-    std::string& path = paths_[family_name + (with_cpu ? "" : " alone")];
+  /// @param quantised what is, ":quantised=kv/e4m3/head"; with the pass that quantises
+  const std::string& programs_of(const std::string& family_name, bool with_cpu = true,
+                                 const std::string& quantised = {}) {
+    std::string& path = paths_[family_name + (with_cpu ? "" : " alone") + quantised];
     if (!path.empty()) return path;
     dispatch::ProgramFileWriter writer("0123");
     const auto add = [&](const jit::BuildRequest& request, const std::string& workload, const std::string& variant) {
@@ -62,15 +65,20 @@ class GpuOffload : public testing_support::GpuTest {
       record.variant = variant;
       writer.add(record, read_file(outcome.artifact->path, ErrorCode::cache));
     };
-    const auto helper = [&](const std::string& source, const char* entry, std::string_view name) {
-      add({.device = DeviceKind::cuda, .arch = device_.arch, .source = source, .entry = entry}, {}, std::string(name));
+    const auto helper = [&](const std::string& source, const char* entry, std::string_view name, bool counts = false) {
+      add({.device = DeviceKind::cuda, .arch = device_.arch, .source = source, .entry = entry, .semaphores = counts},
+          {}, std::string(name));
     };
+    if (!quantised.empty())
+      helper(quantise::quantise_source(), quantise::kQuantiseEntry, quantise::kQuantiseProgram, true);
     helper(padding::copy_source(), padding::kCopyEntry, padding::kCopyProgram);
     helper(merge::merge_source(), merge::kMergeEntry, merge::kMergeProgram);
     const auto add_family = [&](const Family& family, const DeviceFacts& device) {
       for (const char* mask : {"", ":causal_bottom_right", ":window=9/3"}) {
-        const Workload plain = parse_workload(std::string("b2h4hkv2l70k90d64:fp16") + mask);
-        const Workload w = with_features(plain, family.features());
+        const Workload plain = parse_workload(std::string("b2h4hkv2l70k90d64:fp16") + mask + quantised);
+        Features features = family.features();
+        if (!quantised.empty() && family.device() == DeviceKind::cuda) features = {.lengths = true, .pages = true};
+        const Workload w = with_features(plain, features);
         const Variant variant = make_variant(family, family.default_config(w, device), w);
         add(jit::request_for(variant, w, device), to_string(w), describe(variant));
       }
@@ -103,6 +111,25 @@ TEST_F(GpuOffload, RandomPageSplits) {
     SCOPED_TRACE(family);
     for (std::uint64_t seed = 1; seed <= testing_support::splits_asked_for(); ++seed) {
       testing_support::run_random_split(seed, config(programs_of(family), 64, 0), &tensors, 4e-3);
+      if (HasFailure()) return;
+    }
+  }
+}
+
+// K and V in 8 bits, a quarter of them. fwd_sm90_decode has programs of exactly a call's features: those with a softcap
+// NVRTC makes.
+TEST_F(GpuOffload, RandomPageSplitsOfEightBits) {
+  OnDevice tensors;
+  for (const char* family : {"fwd_sm80_decode", "fwd_sm90_decode"}) {
+    if (device_.compute_capability != 90 && std::string(family) == "fwd_sm90_decode") continue;
+    SCOPED_TRACE(family);
+    for (std::uint64_t seed = 1; seed <= (testing_support::splits_asked_for() + 3) / 4; ++seed) {
+      heed_offload_config c = config(programs_of(family, true, ":quantised=kv/e4m3/head"), 64, 0);
+      c.dtype_kv = HEED_FP8_E4M3;
+      c.k_scales = testing_support::scales_of(c.dtype_kv, true);
+      c.v_scales = testing_support::scales_of(c.dtype_kv, false);
+      c.k_scale_count = c.v_scale_count = seed % 2 == 0 ? 1 : 2;
+      testing_support::run_random_split(seed, c, &tensors, 4e-3);
       if (HasFailure()) return;
     }
   }

@@ -1,10 +1,12 @@
 /// Pools and calls that any bytes ask for: every call ends with a status, and one that says no says why.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
+#include <limits>
+#include <memory>
 #include <vector>
 
 #include "heed/offload.h"
@@ -77,7 +79,19 @@ inline bool try_any_pool(heed_offload_config config, Choices& choices) {
                                  &config.sink_pages, &config.chunk_pages, &config.chunks};
   double* const reals[] = {&config.link_rate,    &config.host_rate,      &config.device_rate,
                            &config.device_flops, &config.streamed_share, &config.link_bandwidth};
-  std::int32_t* const kinds[] = {&config.dtype, &config.page_layout, &config.threads, &config.reserved_threads};
+  std::int32_t* const kinds[] = {&config.dtype, &config.page_layout, &config.threads, &config.dtype_kv};
+  // Factors: as many as are counted, some that cannot be.
+  const auto factors = std::make_unique<float[]>(16);
+  for (int i = 0; i < 16; ++i) factors[i] = 0.1F;
+  if (choices.byte() % 4 == 0) {
+    config.k_scales = config.v_scales = factors.get();
+    config.k_scale_count = std::min<std::int64_t>(choices.number(), 16);
+    config.v_scale_count = config.heads_kv;
+    constexpr float kTried[] = {
+        0, -1, 1, 1e-30F, 1e30F, std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()};
+    factors[choices.byte() % 4] = kTried[choices.byte() % std::size(kTried)];
+    if (choices.byte() % 4 == 0) config.v_scales = nullptr;
+  }
   for (int changes = choices.byte() % 3; changes > 0; --changes) {
     const std::uint8_t what = choices.byte();
     if (what % 4 < 2)
@@ -125,6 +139,7 @@ inline bool try_any_pool(heed_offload_config config, Choices& choices) {
     if (choices.byte() % 8 == 0) call.batch = choices.number() > 3 ? -1 : choices.number() % 4;
     if (choices.byte() % 8 == 0) call.len_k = std::int64_t{1} << (20 + choices.byte() % 43);
     if (choices.byte() % 8 == 0) call.mask = static_cast<std::int32_t>(choices.number());
+    if (choices.byte() % 4 == 0) call.dtype_kv = static_cast<std::int32_t>(choices.number());
     if (choices.byte() % 8 == 0) call.window_left = choices.number();
     if (choices.byte() % 8 == 0) call.scale = choices.real();
     if (choices.byte() % 8 == 0) call.softcap = choices.real();

@@ -26,36 +26,49 @@
 
 namespace heed::testing_support {
 
-/// A file with programs of fwd_cpu that have all features, of head dim 16 for each mask and element type; built once.
-inline const std::string& pool_programs() {
-  static const auto* const path = [] {
-    static TemporaryFolder folder;
-    const DeviceFacts device = cpu_facts();
-    jit::BuilderOptions options;
-    options.cache_folder = shared_cache();
-    options.jobs = 2;
-    jit::Builder builder(options);
-    dispatch::ProgramFileWriter writer("0123");
-    std::vector<std::pair<dispatch::ProgramRecord, std::future<jit::BuildOutcome>>> builds;
-    for (const char* dtype : {"fp32", "fp16"})
-      for (const char* mask : {"", ":causal_top_left", ":window=9/3"}) {
-        const Workload w = with_features(parse_workload(std::string("b1h2l33k50d16:") + dtype + mask), kAllFeatures);
-        const Variant variant = parse_variant("fwd_cpu:unit=vector", w, device);
-        dispatch::ProgramRecord record;
-        record.arch = device.arch;
-        record.workload = to_string(w);
-        record.variant = describe(variant);
-        builds.emplace_back(record, builder.start(jit::request_for(variant, w, device)));
-      }
-    for (auto& [record, build] : builds) {
-      const jit::BuildOutcome outcome = build.get();
-      if (!outcome.artifact) throw Error(ErrorCode::build_failed, outcome.log);
-      writer.add(record, read_file(outcome.artifact->path, ErrorCode::cache));
+/// A file with programs of fwd_cpu that have all features, of head dim 16.
+/// @param kinds element types and what is quantised, {"fp16", ":quantised=kv/e4m3/head"}; each for each mask
+inline std::string build_pool_programs(const std::vector<std::pair<const char*, const char*>>& kinds,
+                                       const std::string& path) {
+  const DeviceFacts device = cpu_facts();
+  jit::BuilderOptions options;
+  options.cache_folder = shared_cache();
+  options.jobs = 2;
+  jit::Builder builder(options);
+  dispatch::ProgramFileWriter writer("0123");
+  std::vector<std::pair<dispatch::ProgramRecord, std::future<jit::BuildOutcome>>> builds;
+  for (const auto& [dtype, quantised] : kinds)
+    for (const char* mask : {"", ":causal_top_left", ":window=9/3"}) {
+      const Workload w =
+          with_features(parse_workload(fmt::format("b1h2l33k50d16:{}{}{}", dtype, mask, quantised)), kAllFeatures);
+      const Variant variant = parse_variant("fwd_cpu:unit=vector", w, device);
+      dispatch::ProgramRecord record;
+      record.arch = device.arch;
+      record.workload = to_string(w);
+      record.variant = describe(variant);
+      builds.emplace_back(record, builder.start(jit::request_for(variant, w, device)));
     }
-    auto* const file = new std::string(folder.file("heed.programs"));
-    write_file_atomically(*file, writer.bytes(), ErrorCode::store);
-    return file;
-  }();
+  for (auto& [record, build] : builds) {
+    const jit::BuildOutcome outcome = build.get();
+    if (!outcome.artifact) throw Error(ErrorCode::build_failed, outcome.log);
+    writer.add(record, read_file(outcome.artifact->path, ErrorCode::cache));
+  }
+  write_file_atomically(path, writer.bytes(), ErrorCode::store);
+  return path;
+}
+/// Of pages in the element type of Q, fp32 and fp16; built once.
+inline const std::string& pool_programs() {
+  static TemporaryFolder folder;
+  static const auto* const path =
+      new std::string(build_pool_programs({{"fp32", ""}, {"fp16", ""}}, folder.file("heed.programs")));
+  return *path;
+}
+/// Of pages in e4m3 and e5m2 beside Q in fp16, and in int8 beside Q in fp32; built once.
+inline const std::string& eight_bit_programs() {
+  static TemporaryFolder folder;
+  static const auto* const path = new std::string(build_pool_programs(
+      {{"fp16", ":quantised=kv/e4m3/head"}, {"fp16", ":quantised=kv/e5m2/head"}, {"fp32", ":quantised=kv/int8/head"}},
+      folder.file("heed.programs")));
   return *path;
 }
 
@@ -78,6 +91,25 @@ inline heed_offload_config pool_config(std::int64_t host_pages, std::int64_t dev
   c.device_flops = 1e11;
   c.threads = 1;
   c.programs = programs.c_str();
+  return c;
+}
+
+/// Factors of 2 layers of 2 heads, of keys and values of magnitudes up to 2: some of these are beyond the largest.
+inline const float* scales_of(int dtype_kv, bool of_keys) {
+  static const float kFp8[2][4] = {{0.0041F, 0.02F, 0.3F, 0.011F}, {0.013F, 0.0042F, 0.007F, 1.7F}};
+  static const float kInt8[2][4] = {{0.016F, 0.013F, 0.03F, 0.017F}, {0.02F, 0.018F, 0.015F, 0.1F}};
+  return (dtype_kv == HEED_INT8 ? kInt8 : kFp8)[of_keys ? 0 : 1];
+}
+/// A pool with pages of 8 bits: of e4m3 and e5m2 beside Q in fp16, of int8 beside Q in fp32.
+/// @param count of factors: 1, 2 (heads) or 4 (of two layers)
+inline heed_offload_config eight_bit_config(std::int64_t host_pages, std::int64_t device_pages, int dtype_kv,
+                                            std::int64_t count) {
+  heed_offload_config c =
+      pool_config(host_pages, device_pages, dtype_kv == HEED_INT8 ? HEED_FP32 : HEED_FP16, eight_bit_programs());
+  c.dtype_kv = dtype_kv;
+  c.k_scales = scales_of(dtype_kv, true);
+  c.v_scales = scales_of(dtype_kv, false);
+  c.k_scale_count = c.v_scale_count = count;
   return c;
 }
 
@@ -150,6 +182,11 @@ class PoolCase {
     o_.assign(static_cast<std::size_t>(batch * c_.heads * rows * c_.dim_v), 77);
     lse_.assign(static_cast<std::size_t>(batch * c_.heads * rows), 77);
     packed_ = {packed(k_), packed(v_), packed(q_), packed(o_), as_bytes(lse_), as_bytes(sinks_)};
+    if (c_.dtype_kv != 0) {
+      quantise(k_, packed_[0], c_.k_scales, c_.k_scale_count, layer, new_keys * c_.dim);
+      quantise(v_, packed_[1], c_.v_scales, c_.v_scale_count, layer, new_keys * c_.dim_v);
+      call_.dtype_kv = gives_eight_bits ? c_.dtype_kv : 0;
+    }
     call_.layer = layer;
     call_.batch = batch;
     call_.sequences = ids_.data();
@@ -250,8 +287,22 @@ class PoolCase {
 
   [[nodiscard]] const std::vector<float>& o() const { return o_; }
   bool has_sinks = false;
+  bool gives_eight_bits = false;  ///< new keys of pages of 8 bits are quantised by the caller
 
  private:
+  // Values become the numbers that pages of 8 bits have of them, and where the caller quantises, bytes its elements.
+  void quantise(std::vector<float>& values, std::vector<std::byte>& bytes, const float* factors, std::int64_t count,
+                int layer, std::int64_t of_head) const {
+    const auto dtype = static_cast<Dtype>(c_.dtype_kv);
+    std::vector<std::byte> elements(std::max<std::size_t>(1, values.size()));
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      const std::int64_t head = static_cast<std::int64_t>(i) / of_head % c_.heads_kv;
+      const float factor = factors[(layer * c_.heads_kv + head) % count];
+      store_element(dtype, elements.data(), i, values[i] / factor);
+      values[i] = load_element(dtype, elements.data(), i) * factor;
+    }
+    if (gives_eight_bits) bytes = elements;
+  }
   [[nodiscard]] static std::vector<std::byte> as_bytes(const std::vector<float>& values) {
     std::vector<std::byte> all(std::max<std::size_t>(4, 4 * values.size()));
     if (!values.empty()) std::memcpy(all.data(), values.data(), 4 * values.size());
@@ -326,6 +377,7 @@ inline void run_random_split(std::uint64_t seed, heed_offload_config given, Pool
     const bool is_decoding = below(2) == 0;
     const std::int64_t keys = below(3) == 0 ? below(70) : 1 + below(4);
     const std::int64_t rows = is_decoding ? 1 + below(3) : 1 + below(20);
+    if (c.dtype_kv != 0) one.gives_eight_bits = below(2) == 0;
     for (int layer = 0; layer < c.layers; ++layer) {
       const heed_status status = one.run(layer, keys, rows, is_decoding ? &heed_offload_decode : &heed_offload_prefill);
       ASSERT_EQ(status, HEED_OK) << heed_last_error();

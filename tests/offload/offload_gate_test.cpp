@@ -18,6 +18,55 @@ TEST(OffloadGate, RandomPageSplits) {
   }
 }
 
+// Pages of 8 bits: results are those over the numbers that pages have, element times factor, of keys that the pool
+// quantised and of keys that came quantised. HEED_SPLITS=N takes N / 4.
+TEST(OffloadGate, RandomPageSplitsOfEightBits) {
+  for (std::uint64_t seed = 1; seed <= (testing_support::splits_asked_for() + 3) / 4; ++seed) {
+    const int dtypes[] = {HEED_FP8_E4M3, HEED_INT8, HEED_FP8_E5M2};
+    const std::int64_t counts[] = {1, 2};
+    const int dtype = dtypes[seed % 3];
+    const heed_offload_config c = testing_support::eight_bit_config(64, 0, dtype, counts[seed / 3 % 2]);
+    testing_support::run_random_split(seed, c, nullptr, dtype == HEED_INT8 ? 2e-5 : 2e-3);
+    if (::testing::Test::HasFailure()) return;
+  }
+}
+
+// With 64 heads that share one of keys a launch has 8 rows: others of a piece are launches of their own, under masks
+// that count from their own last row.
+TEST(OffloadGate, RowsBeyondThoseOfALaunch) {
+  for (const std::int64_t device_pages : {0, 3, 40})
+    for (const std::int64_t left : {-1, 9}) {
+      heed_offload_config c = testing_support::eight_bit_config(40, device_pages, HEED_INT8, 1);
+      c.heads = 64;
+      c.heads_kv = 1;
+      const Pool pool(c);
+      ASSERT_NE(pool.pool, nullptr);
+      PoolCase one(pool, {pool.add()}, 7);
+      one.call().window_left = left;
+      for (const auto& [keys, rows] : {std::pair{5, 19}, {44, 21}, {0, 8}, {3, 9}})
+        for (const int mask : {HEED_MASK_CAUSAL_BOTTOM_RIGHT, HEED_MASK_NONE}) {
+          one.call().mask = mask;
+          ASSERT_EQ(one.run(0, keys, rows, &heed_offload_prefill), HEED_OK) << heed_last_error();
+          one.check(2e-5);
+          if (HasFatalFailure()) return;
+        }
+      EXPECT_THAT(pool.explain(), ::testing::HasSubstr("launches of 8 rows at most"));
+    }
+}
+
+// The gate can fail: a factor that is not the pool's.
+TEST(OffloadGate, NoticesAFactorThatIsNotTheSame) {
+  heed_offload_config c = testing_support::eight_bit_config(16, 2, HEED_FP8_E4M3, 2);
+  float factors[] = {c.v_scales[0], c.v_scales[1]};
+  c.v_scales = factors;
+  const Pool pool(c);
+  factors[1] *= 2;  // of what the test compares with
+  PoolCase one(pool, {pool.add()}, 1);
+  one.gives_eight_bits = true;
+  ASSERT_EQ(one.run(0, 80, 1, &heed_offload_prefill), HEED_OK) << heed_last_error();
+  EXPECT_GT(one.worst_error(), 0.02);
+}
+
 // The gate can fail: a key that changes in host memory behind the pool's back.
 TEST(OffloadGate, NoticesAKeyThatIsNotTheSame) {
   const Pool pool(pool_config(16, 2));

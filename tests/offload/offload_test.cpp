@@ -37,7 +37,7 @@ TEST(Offload, ConfigsThatCannotBe) {
   expect_no_pool(with([&] { c.abi_version = 1; }), HEED_INVALID_ARGUMENT, "abi_version is 1");
   expect_no_pool(with([&] { c.reserved[3] = 1; }), HEED_INVALID_ARGUMENT, "reserved fields");
   expect_no_pool(with([&] { c.device_type = 7; }), HEED_INVALID_ARGUMENT, "7 is no heed_device_type");
-  expect_no_pool(with([&] { c.dtype = HEED_FP8_E4M3; }), HEED_UNSUPPORTED, "pages of heed_dtype 3");
+  expect_no_pool(with([&] { c.dtype = HEED_FP8_E4M3; }), HEED_UNSUPPORTED, "Q and O of heed_dtype 3");
   expect_no_pool(with([&] { c.page_layout = 2; }), HEED_INVALID_ARGUMENT, "2 is no heed_page_layout");
   expect_no_pool(with([&] { c.heads = 5; }), HEED_INVALID_PROBLEM, "5 query heads cannot share 2");
   expect_no_pool(with([&] { c.page_size = 12; }), HEED_INVALID_PROBLEM, "page_size is 12; it must be a multiple of 8");
@@ -253,15 +253,19 @@ TEST(Offload, PagesComeBackWhereTheDeviceHasRoomAgain) {
 
 // Random bytes as configs and calls.
 TEST(Offload, AnyFieldIsAnswered) {
-  Random random(11);
-  int made = 0;
-  for (int round = 0; round < 400; ++round) {
-    std::vector<std::uint8_t> bytes(400);
-    for (std::uint8_t& byte : bytes) byte = static_cast<std::uint8_t>(random.below(256));
-    testing_support::Choices choices(bytes.data(), bytes.size());
-    made += testing_support::try_any_pool(pool_config(16, 4), choices) ? 1 : 0;
+  for (const bool has_eight_bits : {false, true}) {
+    const heed_offload_config given =
+        has_eight_bits ? testing_support::eight_bit_config(16, 4, HEED_INT8, 2) : pool_config(16, 4);
+    Random random(11);
+    int made = 0;
+    for (int round = 0; round < 400; ++round) {
+      std::vector<std::uint8_t> bytes(400);
+      for (std::uint8_t& byte : bytes) byte = static_cast<std::uint8_t>(random.below(256));
+      testing_support::Choices choices(bytes.data(), bytes.size());
+      made += testing_support::try_any_pool(given, choices) ? 1 : 0;
+    }
+    EXPECT_GT(made, 50) << "pools whose calls were tried";
   }
-  EXPECT_GT(made, 50) << "pools whose calls were tried";
 }
 
 TEST(Offload, HandlesThatAreNone) {

@@ -219,6 +219,35 @@ TEST(OffloadPieces, AWindowLeavesPagesOut) {
   EXPECT_EQ(pieces[0].mask.right, 0);
 }
 
+// Every row sees in its launch what it sees of the piece.
+TEST(OffloadPieces, RowsOfSeveralLaunchesSeeWhatTheySaw) {
+  const auto sees = [](std::int64_t row, std::int64_t key, std::int64_t rows, std::int64_t keys,
+                       const PieceMask& mask) {
+    const std::int64_t own = row + keys - rows;
+    return key < keys && (mask.left < 0 || key >= own - mask.left) && (mask.right < 0 || key <= own + mask.right);
+  };
+  for (const std::int64_t rows : {1, 7, 8, 9, 20})
+    for (const std::int64_t keys : {3, 8, 31})
+      for (const std::int64_t left : {-1, 0, 5})
+        for (const std::int64_t right : {-1, 0, 6, 40}) {
+          const PieceMask mask{left, right};
+          std::int64_t next = 0;
+          for (const RowGroup& g : row_groups(mask, rows, 8)) {
+            ASSERT_EQ(g.first_row, next);
+            ASSERT_LE(g.rows, 8);
+            ASSERT_TRUE(g.mask.left >= -1 && g.mask.right >= -1 && g.hidden >= 0);
+            next += g.rows;
+            for (std::int64_t row = 0; row < g.rows; ++row)
+              for (std::int64_t key = 0; key < keys; ++key)
+                ASSERT_EQ(sees(row, key, g.rows, std::max<std::int64_t>(0, keys - g.hidden), g.mask),
+                          sees(g.first_row + row, key, rows, keys, mask))
+                    << rows << " rows, " << keys << " keys, " << left << "/" << right << ", row " << g.first_row + row;
+          }
+          ASSERT_EQ(next, rows);
+        }
+  EXPECT_EQ(row_groups({-1, 40}, 20, 8)[0].mask, PieceMask{}) << "all of these rows see all keys";
+}
+
 TEST(OffloadHostMemory, PagesFarFromTheDeviceAreSaid) {
   EXPECT_EQ(about_nodes(1, 1), "NUMA      pages and GPU are on node 1\n");
   EXPECT_THAT(about_nodes(0, 1), ::testing::HasSubstr("far from the GPU on node 1"));
