@@ -223,20 +223,28 @@ class Sm80Family final : public Family {
   HeadDims head_dims() const override { return {.listed = {64, 128, 256}}; }
   std::vector<MaskKind> masks() const override { return {MaskKind::none, MaskKind::causal, MaskKind::window}; }
   Features features() const override { return kAllFeatures; }
-  std::string_view quantised() const override { return "Q and K in int8"; }
+  std::string_view quantised() const override {
+    return "Q and K in int8, or from sm_89 on in e4m3, beside V in 16 bits or e4m3";
+  }
   bool reads(const Quantised& quantised) const override {
-    const auto is_int8 = [](const std::optional<QuantisedTensor>& t) { return t && t->dtype == Dtype::int8; };
-    return is_int8(quantised.q) && is_int8(quantised.k) && !quantised.v;
+    const auto& [q, k, v] = quantised;
+    return q && k && q->dtype == k->dtype && q->dtype != Dtype::e5m2 && (!v || v->dtype == Dtype::e4m3);
   }
   const std::vector<Knob>& knobs() const override { return table().knobs(); }
 
   std::optional<std::string> refuses_device(const DeviceFacts& device) const override { return refused_by_mma(device); }
+  std::optional<std::string> refuses_inputs(const Quantised& quantised, const DeviceFacts& device) const override {
+    return quantised.q->dtype == Dtype::e4m3 ? refused_by_mma_of_fp8(device) : std::nullopt;
+  }
   std::optional<std::string> refuses_sizes(const Workload& workload) const override {
     // At 256 every config spills, and the sums of 768 products that tensor cores truncate are off by 6e-6.
     if (workload.dtype == Dtype::fp32 && workload.dim > kWidest_fp32)
       return fmt::format("head dim {} in fp32 is not supported; it takes 64 and {}", workload.dim, kWidest_fp32);
     if (workload.dtype == Dtype::fp32 && workload.quantised)
       return "quantised inputs with O and V in fp32 are not supported; it takes them with fp16 and bf16";
+    if (workload.quantised && workload.quantised->v)
+      if (const ScaleBy by = workload.quantised->v->by; by == ScaleBy::block || by == ScaleBy::token)
+        return "factors of V differ from key to key; it takes those of tensors, heads and channels";
     return refused_by_grid(workload);
   }
 
