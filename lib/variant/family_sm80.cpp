@@ -1,5 +1,7 @@
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "base/check.hpp"
 #include "kernels/sm80/forward/config.hpp"
 #include "variant/family.hpp"
@@ -205,6 +207,18 @@ std::vector<sm80::Config> preferred(const Workload& workload, const DeviceFacts&
   return all;
 }
 
+// Whether a config that is preferred for 16 bits is one for 8 bits, where need be with tiles of 32 keys. What spills by
+// ptxas 13.0: 32 rows a warp and tiles of 64 keys, with overlap 100 to 200 bytes beside 255 registers (sm_80, int8, head
+// dim 64), or beside V in e4m3, 420 (head dim 128); tiles of 32 keys take 224 and spill none. Hopper multiplies e4m3 as
+// fp16, to which mma.sync brings it with registers of its own: 16 rows a warp spill 24 to 44 bytes beside tiles of 64
+// keys, 32 rows at head dim 128 beside tiles of 32 too.
+bool fits_8_bits(sm80::Config& c, const Workload& w, const DeviceFacts& device) {
+  const bool widens_keys = w.quantised->q->dtype == Dtype::e4m3 && device.compute_capability >= 90;
+  const bool is_tall = c.warp_rows == 32;
+  if ((is_tall && (c.overlap || w.quantised->v)) || widens_keys) c.block_n = std::min(c.block_n, 32);
+  return !(widens_keys && is_tall && w.dim == 128);
+}
+
 constexpr int kWidest_fp32 = 128;
 
 class Sm80Family final : public Family {
@@ -301,9 +315,7 @@ class Sm80Family final : public Family {
 
   Config default_config(const Workload& workload, const DeviceFacts& device) const override {
     for (sm80::Config c : preferred(workload, device)) {
-      // With scores of int8 32 rows a warp, tiles of 64 keys and their overlap spill 100 to 200 bytes beside 255
-      // registers, tiles of 32 keys take 224 and spill none (sm_80, head dim 64).
-      if (workload.quantised && c.warp_rows == 32 && c.overlap) c.block_n = 32;
+      if (workload.quantised && !fits_8_bits(c, workload, device)) continue;
       Config config = table().config_of(c);
       if (!is_illegal(config, workload, device)) return config;
     }
