@@ -78,6 +78,12 @@ TEST(EmulatedSm80E4m3, Pages) {
                                     10);
 }
 
+// Columns of a row lie in registers as those of no other problem do.
+TEST(EmulatedSm80E4m3, NormsOfRows) {
+  constexpr Problem kNorm = e4m3_problem(Element::fp16, 128, MaskKind::none, {.out_norm = true});
+  run_quantised<Config{.block_n = 32}, kNorm>({.len_q = 50, .len_k = 70, .by_v = By::channel}, 15);
+}
+
 // Either tensor may be of 8 bits without the other: Q and K beside V in 16 bits, and int8 beside V in e4m3, which sm_80
 // computes too (int8_fp8_smooth).
 TEST(EmulatedSm80E4m3, BesideOtherTypes) {

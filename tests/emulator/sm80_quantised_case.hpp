@@ -119,6 +119,12 @@ class QuantisedCase {
     p.k_scales = factors(k_factors_, s_.by_k, s_.rows_k, s_.page_size > 0 ? pages() : s_.batch, s_.heads_kv,
                          rows + s_.first_key, random);
     p.k_scales.first_row = s_.first_key;
+    p.out_columns = d;
+    if (problem.features.out_norm) {
+      for (int c = 0; c < d; ++c) norm_weights_.push_back(static_cast<float>(0.5 + random.uniform()));
+      p.out_norm_weight = norm_weights_.data();
+      p.out_norm_eps = 1e-5F;
+    }
     // Factors of keys that no row sees may be anything.
     const int seen = visible_keys(problem.mask, s_.len_q - 1, s_.right_offset, s_.len_k);
     if (s_.by_k == By::token && s_.page_size == 0)
@@ -160,14 +166,20 @@ class QuantisedCase {
             most = std::max(most, p.back());
           }
           for (double& x : p) sum += x = std::exp(x - most);
+          std::vector<double> expected_row(static_cast<std::size_t>(d));
           for (int c = 0; c < d; ++c) {
-            double expected = 0;
+            double& expected = expected_row[static_cast<std::size_t>(c)];
             for (int j = begin; j < end; ++j)
               expected += p[static_cast<std::size_t>(j - begin)] / sum *
                           v_.get(key_place(b, kv, j) + static_cast<std::size_t>(c));
             expected *= value_factor(b, kv, c);
+          }
+          const double norm = norm_of(expected_row);
+          for (int c = 0; c < d; ++c) {
+            const double weight = norm_weights_.empty() ? 1 : norm_weights_[static_cast<std::size_t>(c)];
+            const double expected = expected_row[static_cast<std::size_t>(c)] * norm * weight;
             const double got = o_.get(row * static_cast<std::size_t>(d) + static_cast<std::size_t>(c));
-            if (!(std::fabs(expected - got) < emulator::largest_error(problem_.element, expected, 1)))
+            if (!(std::fabs(expected - got) < std::fmax(1, norm) * emulator::largest_error(problem_.element, expected, 1)))
               return fmt::format("batch {} head {} row {} column {}: {} instead of {}", b, h, r, c, got, expected);
           }
           const double lse = begin < end ? most + std::log(sum) : -INFINITY;
@@ -180,6 +192,13 @@ class QuantisedCase {
   }
 
  private:
+  // What a row of O is multiplied by, beside weights of columns.
+  [[nodiscard]] double norm_of(const std::vector<double>& row) const {
+    if (norm_weights_.empty()) return 1;
+    double squares = 0;
+    for (const double x : row) squares += x * x;
+    return 1 / std::sqrt(squares / static_cast<double>(row.size()) + params_.out_norm_eps);
+  }
   [[nodiscard]] double value_factor(int b, int kv, int column) const {
     if (v_factors_.empty()) return 1;
     const TensorScales& s = params_.v_scales;
@@ -207,7 +226,7 @@ class QuantisedCase {
   Problem problem_;
   QuantisedShape s_;
   Numbers q_, k_, v_;
-  std::vector<float> q_factors_, k_factors_, v_factors_, lse_;
+  std::vector<float> q_factors_, k_factors_, v_factors_, norm_weights_, lse_;
   std::vector<int> table_;
   emulator::Elements o_;
   FeatureParams params_;

@@ -1,4 +1,6 @@
 // fwd_sm80 with inputs of 8 bits: what it reads where, that defaults are legal, and which family comes first.
+#include <fmt/format.h>
+
 #include "device/device.hpp"
 #include "testing.hpp"
 #include "variant/family.hpp"
