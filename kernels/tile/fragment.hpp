@@ -74,8 +74,8 @@ HEED_HOST_DEVICE constexpr int out_column_fp32(int lane, int n, int i) {
 }
 
 /// The same of registers i = 0, 1 of tile n where V is of 8 bits: ldmatrix transposes pairs of columns, of 16 of which
-/// tile n has the even ones and tile n + 1 the odd ones (kernels/tile/widened.cuh). Tiles n and n + 1 of a lane are four
-/// neighbouring columns.
+/// tile n has the even ones and tile n + 1 the odd ones (kernels/tile/widened.cuh). Tiles n and n + 1 of a lane are
+/// four neighbouring columns.
 HEED_HOST_DEVICE constexpr int out_column_of_pairs(int lane, int n, int i) {
   return n / 2 * 16 + 4 * (lane % 4) + 2 * i + n % 2;
 }

@@ -208,10 +208,10 @@ std::vector<sm80::Config> preferred(const Workload& workload, const DeviceFacts&
 }
 
 // Whether a config that is preferred for 16 bits is one for 8 bits, where need be with tiles of 32 keys. What spills by
-// ptxas 13.0: 32 rows a warp and tiles of 64 keys, with overlap 100 to 200 bytes beside 255 registers (sm_80, int8, head
-// dim 64), or beside V in e4m3, 420 (head dim 128); tiles of 32 keys take 224 and spill none. Hopper multiplies e4m3 as
-// fp16, to which mma.sync brings it with registers of its own: 16 rows a warp spill 24 to 44 bytes beside tiles of 64
-// keys, 32 rows at head dim 128 beside tiles of 32 too.
+// ptxas 13.0: 32 rows a warp and tiles of 64 keys, with overlap 100 to 200 bytes beside 255 registers (sm_80, int8,
+// head dim 64), or beside V in e4m3, 420 (head dim 128); tiles of 32 keys take 224 and spill none. Hopper multiplies
+// e4m3 as fp16, to which mma.sync brings it with registers of its own: 16 rows a warp spill 24 to 44 bytes beside tiles
+// of 64 keys, 32 rows at head dim 128 beside tiles of 32 too.
 bool fits_8_bits(sm80::Config& c, const Workload& w, const DeviceFacts& device) {
   const bool widens_keys = w.quantised->q->dtype == Dtype::e4m3 && device.compute_capability >= 90;
   const bool is_tall = c.warp_rows == 32;

@@ -1,5 +1,5 @@
-// fwd_sm80 with Q, K and V in e4m3 on the emulated GPU: granularities of scale factors, head dims, masks, grouped heads,
-// pages, lengths of entries, knobs that change where values are multiplied and rows are written.
+// fwd_sm80 with Q, K and V in e4m3 on the emulated GPU: granularities of scale factors, head dims, masks, grouped
+// heads, pages, lengths of entries, knobs that change where values are multiplied and rows are written.
 #include "sm80_quantised_case.hpp"
 
 namespace heed::sm80 {
@@ -12,17 +12,11 @@ constexpr Problem kHalf64 = e4m3_problem(Element::fp16, 64, MaskKind::none);
 constexpr Problem kCausal128 = e4m3_problem(Element::bf16, 128, MaskKind::causal);
 
 TEST(EmulatedSm80E4m3, EveryGranularity) {
-  for (const auto& [qk, v] :
-       {std::pair{By::tensor, By::tensor}, {By::head, By::head}, {By::token, By::channel}})
+  for (const auto& [qk, v] : {std::pair{By::tensor, By::tensor}, {By::head, By::head}, {By::token, By::channel}})
     run_quantised<Config{}, kHalf64>({.batch = 2, .by_q = qk, .by_k = qk, .by_v = v}, 1);
   for (const int rows : {64, 48, 7})
-    run_quantised<Config{.block_n = 32}, kHalf64>({.len_k = 230,
-                                                   .by_q = By::block,
-                                                   .by_k = By::block,
-                                                   .rows_q = rows,
-                                                   .rows_k = rows,
-                                                   .by_v = By::channel},
-                                                  2);
+    run_quantised<Config{.block_n = 32}, kHalf64>(
+        {.len_k = 230, .by_q = By::block, .by_k = By::block, .rows_q = rows, .rows_k = rows, .by_v = By::channel}, 2);
 }
 
 TEST(EmulatedSm80E4m3, MasksHeadDimsAndConfigs) {
@@ -50,13 +44,8 @@ TEST(EmulatedSm80E4m3, MasksHeadDimsAndConfigs) {
                            .late_loads = true,
                            .pipeline_sync = PipelineSync::stage,
                            .epilogue = Epilogue::direct};
-  run_quantised<kStages, e4m3_problem(Element::bf16, 64, MaskKind::window)>({.len_q = 90,
-                                                                            .len_k = 200,
-                                                                            .right_offset = 110,
-                                                                            .left_offset = 60,
-                                                                            .by_k = By::token,
-                                                                            .by_v = By::channel},
-                                                                           7);
+  run_quantised<kStages, e4m3_problem(Element::bf16, 64, MaskKind::window)>(
+      {.len_q = 90, .len_k = 200, .right_offset = 110, .left_offset = 60, .by_k = By::token, .by_v = By::channel}, 7);
   constexpr Config kWide{.block_n = 32, .q_in_registers = false, .rescale = attention::Rescale::when_grown};
   run_quantised<kWide, e4m3_problem(Element::fp16, 256, MaskKind::none)>(
       {.by_q = By::token, .by_k = By::block, .rows_k = 32, .by_v = By::channel}, 8);

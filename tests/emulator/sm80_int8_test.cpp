@@ -34,15 +34,16 @@ TEST(EmulatedSm80Int8, MasksHeadDimsAndConfigs) {
                           .q_in_registers = false,
                           .split_wait = true};
   run_quantised<kSplit, kInt8Causal128>({.len_q = 50,
-                                    .len_k = 300,
-                                    .right_offset = 250,
-                                    .by_q = By::block,
-                                    .by_k = By::block,
-                                    .rows_q = 16,
-                                    .rows_k = 64},
-                                   5);
+                                         .len_k = 300,
+                                         .right_offset = 250,
+                                         .by_q = By::block,
+                                         .by_k = By::block,
+                                         .rows_q = 16,
+                                         .rows_k = 64},
+                                        5);
   constexpr Config kStale{.overlap = true, .rescale = attention::Rescale::stale_tile};
-  run_quantised<kStale, kInt8Half64>({.len_q = 130, .len_k = 300, .by_q = By::block, .by_k = By::token, .rows_q = 32}, 6);
+  run_quantised<kStale, kInt8Half64>({.len_q = 130, .len_k = 300, .by_q = By::block, .by_k = By::token, .rows_q = 32},
+                                     6);
   constexpr Config kStages{.stages = 3,
                            .smem_layout = tile::SharedLayout::padded,
                            .late_loads = true,
@@ -61,13 +62,13 @@ TEST(EmulatedSm80Int8, PagesHaveFactorsOfTheirOwn) {
   constexpr Problem kPaged = int8_problem(Element::fp16, 64, MaskKind::causal, {.pages = true});
   for (const auto& [by, rows] : {std::pair{By::head, 1}, {By::token, 1}, {By::block, 8}, {By::block, 64}})
     run_quantised<Config{}, kPaged>({.batch = 2,
-                                .len_q = 40,
-                                .len_k = 150,
-                                .right_offset = 110,
-                                .by_k = by == By::head ? By::tensor : by,
-                                .rows_k = rows,
-                                .page_size = 16},
-                               10);
+                                     .len_q = 40,
+                                     .len_k = 150,
+                                     .right_offset = 110,
+                                     .by_k = by == By::head ? By::tensor : by,
+                                     .rows_k = rows,
+                                     .page_size = 16},
+                                    10);
 }
 
 // The case tells factors that are not those of the launch.

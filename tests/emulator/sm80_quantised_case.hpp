@@ -49,7 +49,9 @@ class Numbers {
     else
       wide_ = emulator::Elements(element, count);
   }
-  [[nodiscard]] const void* data() const { return bytes_.empty() ? wide_.data() : static_cast<const void*>(&bytes_[0]); }
+  [[nodiscard]] const void* data() const {
+    return bytes_.empty() ? wide_.data() : static_cast<const void*>(&bytes_[0]);
+  }
   [[nodiscard]] double get(std::size_t i) const {
     if (element_ == Element::int8) return static_cast<signed char>(bytes_[i]);
     return element_ == Element::e4m3 ? e4m3_to_float(bytes_[i]) : wide_.get(i);
@@ -73,7 +75,8 @@ class Numbers {
 /// A quantised launch and what double precision says of the numbers that it is given.
 class QuantisedCase {
  public:
-  QuantisedCase(const Problem& problem, const QuantisedShape& shape, std::uint64_t seed) : problem_(problem), s_(shape) {
+  QuantisedCase(const Problem& problem, const QuantisedShape& shape, std::uint64_t seed)
+      : problem_(problem), s_(shape) {
     Random random(seed);
     const int d = problem.head_dim;
     const int key_rows = s_.page_size > 0 ? pages() * s_.page_size : s_.batch * s_.len_k;
@@ -114,8 +117,7 @@ class QuantisedCase {
       p.page_table = table_.data();
     }
     p.q_scales = factors(q_factors_, s_.by_q, s_.rows_q, s_.batch, s_.heads, s_.len_q, random);
-    if (bytes_of(problem.inputs.v) == 1)
-      p.v_scales = factors(v_factors_, s_.by_v, 1, s_.batch, s_.heads_kv, d, random);
+    if (bytes_of(problem.inputs.v) == 1) p.v_scales = factors(v_factors_, s_.by_v, 1, s_.batch, s_.heads_kv, d, random);
     p.k_scales = factors(k_factors_, s_.by_k, s_.rows_k, s_.page_size > 0 ? pages() : s_.batch, s_.heads_kv,
                          rows + s_.first_key, random);
     p.k_scales.first_row = s_.first_key;
@@ -179,7 +181,8 @@ class QuantisedCase {
             const double weight = norm_weights_.empty() ? 1 : norm_weights_[static_cast<std::size_t>(c)];
             const double expected = expected_row[static_cast<std::size_t>(c)] * norm * weight;
             const double got = o_.get(row * static_cast<std::size_t>(d) + static_cast<std::size_t>(c));
-            if (!(std::fabs(expected - got) < std::fmax(1, norm) * emulator::largest_error(problem_.element, expected, 1)))
+            if (!(std::fabs(expected - got) <
+                  std::fmax(1, norm) * emulator::largest_error(problem_.element, expected, 1)))
               return fmt::format("batch {} head {} row {} column {}: {} instead of {}", b, h, r, c, got, expected);
           }
           const double lse = begin < end ? most + std::log(sum) : -INFINITY;
@@ -215,8 +218,7 @@ class QuantisedCase {
     for (float& x : to) x = static_cast<float>(0.02 + 0.02 * random.uniform());
     return {
         .at = to.data(),
-        .strides = {each_head ? heads * blocks : 0, each_head ? blocks : 0,
-                    by == By::block || by == By::token ? 1 : 0},
+        .strides = {each_head ? heads * blocks : 0, each_head ? blocks : 0, by == By::block || by == By::token ? 1 : 0},
         .rows = rows,
         .channel = by == By::channel ? 1 : 0,
         .first_row = 0,

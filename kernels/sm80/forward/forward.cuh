@@ -11,8 +11,8 @@
 ///
 /// A warp keeps S and P in registers: the accumulator fragment of S = Q K^T, rounded to 16 bits, is the A fragment of P
 /// V; products_fp32.cuh has the products of fp32, products_8_bit.cuh those of 8 bits. At the end the groups'
-/// partial outputs meet in shared memory and are merged in fp32. After FlashAttention-2 (Dao, arXiv 2307.08691); the split of
-/// keys over warps of one block is Flash-Decoding's split (Dao et al. 2023) without a second kernel.
+/// partial outputs meet in shared memory and are merged in fp32. After FlashAttention-2 (Dao, arXiv 2307.08691); the
+/// split of keys over warps of one block is Flash-Decoding's split (Dao et al. 2023) without a second kernel.
 #pragma once
 
 #include "kernels/attention/score_rows.cuh"

@@ -8,8 +8,8 @@
 #include "kernels/ptx/math.cuh"
 #include "kernels/ptx/memory.cuh"
 #include "kernels/sm80/forward/products.cuh"
-#include "kernels/sm80/forward/products_fp32.cuh"
 #include "kernels/sm80/forward/products_8_bit.cuh"
+#include "kernels/sm80/forward/products_fp32.cuh"
 
 namespace heed::sm80 {
 
@@ -33,8 +33,8 @@ struct Merge : Products<kConfig, kProblem> {
 
   // ---- compile-time facts
   static constexpr int kThreads = threads(kConfig);
-  static constexpr int kChunks = kWidth / 8;  // 16-byte chunks a row
-  static constexpr int kPieces = kDim / 8;    // of a row, where groups' parts are added up
+  static constexpr int kChunks = kWidth / 8;               // 16-byte chunks a row
+  static constexpr int kPieces = kDim / 8;                 // of a row, where groups' parts are added up
   static constexpr bool kPairs = widens_values(kProblem);  // columns of O lie as tile::out_column_of_pairs says
 
   using Stored = typename StoredAs<kBytes>::Type;

@@ -165,7 +165,7 @@ struct Rounds : attention::ListedBlocks<kProblem> {
     if (tile >= group_tiles) return;
     if constexpr (kLooksUp) {
       load_looked_up<ValueCopies, kValueBytes>(params.v, params.v_strides, tile,
-                                          stage_address(stage) + kPlan.stage_bytes / 2);
+                                               stage_address(stage) + kPlan.stage_bytes / 2);
     } else {
       ValueCopies::template start<kBlockN>(stage_address(stage) + kPlan.stage_bytes / 2, piece_place, v_from,
                                            params.v_strides.row, first_key(tile), keys_end, group_thread);
