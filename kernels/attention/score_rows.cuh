@@ -76,6 +76,13 @@ __device__ __forceinline__ void put_row(float* to, const float (&acc)[kTiles][4]
     *reinterpret_cast<float2*>(to + 8 * t) = make_float2(acc[t][2 * h], acc[t][2 * h + 1]);
 }
 
+/// Four neighbouring columns of row h of an output whose tiles n and n + 1 have the even and the odd columns of 16
+/// (tile::out_column_of_pairs).
+template <int kTiles>
+__device__ __forceinline__ float4 four_columns_of_pairs(const float (&acc)[kTiles][4], int n, int h) {
+  return make_float4(acc[n][2 * h], acc[n + 1][2 * h], acc[n][2 * h + 1], acc[n + 1][2 * h + 1]);
+}
+
 /// The probabilities of two tiles, 16 columns, as an A operand (kernels/tile/fragment.hpp).
 template <Element kElement>
 __device__ __forceinline__ void round_to_operand(unsigned (&p)[4], const float (&first)[4], const float (&second)[4]) {

@@ -1,4 +1,5 @@
-/// Warp-level matrix multiply-accumulate of inputs of 16 bits or tf32 with fp32 accumulation, and of int8 with int32.
+/// Warp-level matrix multiply-accumulate of inputs of 16 bits, tf32 or e4m3 with fp32 accumulation, and of int8 with
+/// int32.
 #pragma once
 
 #include "kernels/contract.hpp"
@@ -41,6 +42,17 @@ __device__ __forceinline__ void mma_m16n8k32_s8(int (&d)[4], const unsigned (&a)
   asm volatile(
       "mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
       : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+/// The same in e4m3 with sums in fp32 (sm_89, PTX ISA 8.4). Tensor cores of sm_89 add in 22 bits, 13 of them of the
+/// fraction (SageAttention2, Zhang et al., arXiv 2411.10958, 3.2).
+/// https://docs.nvidia.com/cuda/parallel-thread-execution/#warp-level-matrix-instructions-mma
+__device__ __forceinline__ void mma_m16n8k32_e4m3(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k32.row.col.f32.e4m3.e4m3.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, "
+      "%3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 

@@ -73,6 +73,13 @@ HEED_HOST_DEVICE constexpr int out_column_fp32(int lane, int n, int i) {
   return n / 4 * 32 + 8 * (lane % 4) + 4 * i + n % 4;
 }
 
+/// The same of registers i = 0, 1 of tile n where V is of 8 bits: ldmatrix transposes pairs of columns, of 16 of which
+/// tile n has the even ones and tile n + 1 the odd ones (kernels/tile/widened.cuh). Tiles n and n + 1 of a lane are
+/// four neighbouring columns.
+HEED_HOST_DEVICE constexpr int out_column_of_pairs(int lane, int n, int i) {
+  return n / 2 * 16 + 4 * (lane % 4) + 2 * i + n % 2;
+}
+
 /// Row and first column (in elements) whose address a lane gives to ldmatrix_x4 for a 16 x 16 block of A, row-major.
 HEED_HOST_DEVICE constexpr Coordinate ldmatrix_a_address(int lane) {
   return {lane % 16, 8 * (lane / 16)};

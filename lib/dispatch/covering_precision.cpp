@@ -53,8 +53,13 @@ std::vector<CoveringProgram> precision_programs(const DeviceFacts& device, const
           Workload w = precision_workload(dtype, dim, mask);
           // Scale factors' granularity is a number of a launch, and rotation none of the program's.
           w.quantised = quantise::quantised_by(w, quantise::find_mode(name)).quantised;
+          const auto is_made_for = [&](const Family* family) {
+            return !family->refuses(w, device) && !family->made_for(w, device).empty();
+          };
+          const bool has_own = std::any_of(families().begin(), families().end(), is_made_for);
           for (const Family* family : families()) {
-            if (family->is_special()) continue;
+            // Where one is made for the problem no plan would take another's.
+            if (family->is_special() || (has_own && !is_made_for(family))) continue;
             // On a GPU without features, so that files stay small; NVRTC makes the others where they are wanted.
             add(*family, cpu ? with_features(w, family->features()) : w);
           }

@@ -97,6 +97,8 @@ std::optional<std::string> refused_by_capabilities(const Family& family, const W
 std::optional<std::string> Family::refuses(const Workload& workload, const DeviceFacts& on) const {
   if (auto reason = refuses_device(on)) return reason;
   if (auto reason = refused_by_capabilities(*this, workload)) return reason;
+  if (workload.quantised)
+    if (auto reason = refuses_inputs(*workload.quantised, on)) return reason;
   return refuses_sizes(workload);
 }
 

@@ -158,6 +158,10 @@ class Family {
  private:
   /// Why no workload runs on this device.
   [[nodiscard]] virtual std::optional<std::string> refuses_device(const DeviceFacts& device) const = 0;
+  /// Why a device has no instructions for inputs that it reads.
+  [[nodiscard]] virtual std::optional<std::string> refuses_inputs(const Quantised&, const DeviceFacts&) const {
+    return std::nullopt;
+  }
   /// Why sizes of a workload of its dtypes, head dims and masks are too much for it.
   [[nodiscard]] virtual std::optional<std::string> refuses_sizes(const Workload&) const { return std::nullopt; }
   /// Why this config cannot be built or launched, whatever specializations it has.

@@ -15,6 +15,12 @@ std::optional<std::string> refused_by_mma(const DeviceFacts& device) {
   return std::nullopt;
 }
 
+std::optional<std::string> refused_by_mma_of_fp8(const DeviceFacts& device) {
+  if (device.compute_capability >= 89) return std::nullopt;
+  return fmt::format("Q and K in e4m3 need compute capability 8.9 or newer; {} has {}.{}, for which int8 is there",
+                     device.name, device.compute_capability / 10, device.compute_capability % 10);
+}
+
 std::optional<std::string> refused_by_wgmma(const DeviceFacts& device) {
   if (device.kind != DeviceKind::cuda) return "it runs on NVIDIA GPUs";
   if (device.compute_capability != 90 || device.arch != "sm_90a")

@@ -13,6 +13,9 @@ namespace heed {
 /// Of mma.sync and cp.async: compute capability 8.0.
 std::optional<std::string> refused_by_mma(const DeviceFacts& device);
 
+/// Of mma.sync of e4m3: compute capability 8.9. For a device that refused_by_mma takes.
+std::optional<std::string> refused_by_mma_of_fp8(const DeviceFacts& device);
+
 /// Of wgmma and tensor maps: compute capability 9.0.
 std::optional<std::string> refused_by_wgmma(const DeviceFacts& device);
 

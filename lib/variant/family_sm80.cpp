@@ -1,5 +1,7 @@
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "base/check.hpp"
 #include "kernels/sm80/forward/config.hpp"
 #include "variant/family.hpp"
@@ -209,6 +211,18 @@ std::vector<sm80::Config> preferred(const Workload& workload, const DeviceFacts&
   return all;
 }
 
+// Whether a config that is preferred for 16 bits is one for 8 bits, where need be with tiles of 32 keys. What spills by
+// ptxas 13.0: 32 rows a warp and tiles of 64 keys, with overlap 100 to 200 bytes beside 255 registers (sm_80, int8,
+// head dim 64), or beside V in e4m3, 420 (head dim 128); tiles of 32 keys take 224 and spill none. Hopper multiplies
+// e4m3 as fp16, to which mma.sync brings it with registers of its own: 16 rows a warp spill 24 to 44 bytes beside tiles
+// of 64 keys, 32 rows at head dim 128 beside tiles of 32 too.
+bool fits_8_bits(sm80::Config& c, const Workload& w, const DeviceFacts& device) {
+  const bool widens_keys = w.quantised->q->dtype == Dtype::e4m3 && device.compute_capability >= 90;
+  const bool is_tall = c.warp_rows == 32;
+  if ((is_tall && (c.overlap || w.quantised->v)) || widens_keys) c.block_n = std::min(c.block_n, 32);
+  return !(widens_keys && is_tall && w.dim == 128);
+}
+
 constexpr int kWidest_fp32 = 128;
 
 class Sm80Family final : public Family {
@@ -227,20 +241,28 @@ class Sm80Family final : public Family {
   HeadDims head_dims() const override { return {.listed = {64, 128, 256}}; }
   std::vector<MaskKind> masks() const override { return {MaskKind::none, MaskKind::causal, MaskKind::window}; }
   Features features() const override { return kAllFeatures; }
-  std::string_view quantised() const override { return "Q and K in int8"; }
+  std::string_view quantised() const override {
+    return "Q and K in int8, or from sm_89 on in e4m3, beside V in 16 bits or e4m3";
+  }
   bool reads(const Quantised& quantised) const override {
-    const auto is_int8 = [](const std::optional<QuantisedTensor>& t) { return t && t->dtype == Dtype::int8; };
-    return is_int8(quantised.q) && is_int8(quantised.k) && !quantised.v;
+    const auto& [q, k, v] = quantised;
+    return q && k && q->dtype == k->dtype && q->dtype != Dtype::e5m2 && (!v || v->dtype == Dtype::e4m3);
   }
   const std::vector<Knob>& knobs() const override { return table().knobs(); }
 
   std::optional<std::string> refuses_device(const DeviceFacts& device) const override { return refused_by_mma(device); }
+  std::optional<std::string> refuses_inputs(const Quantised& quantised, const DeviceFacts& device) const override {
+    return quantised.q->dtype == Dtype::e4m3 ? refused_by_mma_of_fp8(device) : std::nullopt;
+  }
   std::optional<std::string> refuses_sizes(const Workload& workload) const override {
     // At 256 every config spills, and the sums of 768 products that tensor cores truncate are off by 6e-6.
     if (workload.dtype == Dtype::fp32 && workload.dim > kWidest_fp32)
       return fmt::format("head dim {} in fp32 is not supported; it takes 64 and {}", workload.dim, kWidest_fp32);
     if (workload.dtype == Dtype::fp32 && workload.quantised)
       return "quantised inputs with O and V in fp32 are not supported; it takes them with fp16 and bf16";
+    if (workload.quantised && workload.quantised->v)
+      if (const ScaleBy by = workload.quantised->v->by; by == ScaleBy::block || by == ScaleBy::token)
+        return "factors of V differ from key to key; it takes those of tensors, heads and channels";
     return refused_by_grid(workload);
   }
 
@@ -302,9 +324,7 @@ class Sm80Family final : public Family {
 
   Config default_config(const Workload& workload, const DeviceFacts& device) const override {
     for (sm80::Config c : preferred(workload, device)) {
-      // With scores of int8 32 rows a warp, tiles of 64 keys and their overlap spill 100 to 200 bytes beside 255
-      // registers, tiles of 32 keys take 224 and spill none (sm_80, head dim 64).
-      if (workload.quantised && c.warp_rows == 32 && c.overlap) c.block_n = 32;
+      if (workload.quantised && !fits_8_bits(c, workload, device)) continue;
       Config config = table().config_of(c);
       if (!is_illegal(config, workload, device)) return config;
     }

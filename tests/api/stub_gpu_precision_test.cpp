@@ -19,10 +19,10 @@ using testing_support::TemporaryFolder;
 
 class PrecisionGpuPlans : public ::testing::Test {
  protected:
-  void write(bool with_pass) {
+  void write(bool with_pass, const char* shape = "b1h8l512d64:fp16:quantised=qk/int8/head") {
     dispatch::ProgramFileWriter writer("0123");
     const DeviceFacts device = dispatch::representative_gpu("sm_90a");
-    const Workload w = parse_workload("b1h8l512d64:fp16:quantised=qk/int8/head");
+    const Workload w = parse_workload(shape);
     const Family& family = find_family("fwd_sm80");
     dispatch::ProgramRecord record;
     record.arch = "sm_90a";
@@ -99,6 +99,23 @@ TEST_F(PrecisionGpuPlans, ARunIsThePassTheKernelAndTheLogSumExps) {
   EXPECT_LE(static_cast<const char*>(parts.back().first) + parts.back().second,
             static_cast<const void*>(workspace + info.workspace_bytes));
   heed_plan_destroy(plan);
+}
+
+// Of one file's programs that of fwd_sm80 is taken where the family for Hopper has none.
+TEST_F(PrecisionGpuPlans, Fp8RunsOnMmaSyncToo) {
+  write(true, "b1h8l512d64:fp16:quantised=qkv/e4m3/head");
+  options_.precision = "fp8_smooth";
+  const heed_problem p = gpu_problem("b2h4hkv2l128k192d64:fp16");
+  heed_plan* plan = nullptr;
+  ASSERT_EQ(heed_plan_create(&p, &options_, &plan), HEED_OK) << heed_last_error();
+  heed_plan_info info;
+  heed_plan_info_init(&info);
+  ASSERT_EQ(heed_plan_get_info(plan, &info), HEED_OK);
+  EXPECT_STREQ(info.precision, "fp8_smooth");
+  EXPECT_STREQ(info.family, "fwd_sm80");
+  heed_plan_destroy(plan);
+  options_.precision = "int8";
+  expect_refused(p, HEED_UNSUPPORTED, "the modes that are served here: fp8, fp8_smooth", &options_);
 }
 
 TEST_F(PrecisionGpuPlans, WhatIsMissingIsNamed) {

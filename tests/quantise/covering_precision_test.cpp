@@ -73,6 +73,24 @@ TEST(CoveringPrecision, EveryModeThatAGpuServesHasAProgram) {
   }
 }
 
+// Two dtypes, three head dims, three masks of each kind of inputs; on Hopper e4m3 has a family of its own.
+TEST(CoveringPrecision, E4m3IsForAdaAndHopper) {
+  const auto programs_of = [](const char* arch, std::string_view family, std::vector<std::string> modes) {
+    int count = 0;
+    for (const CoveringProgram& program : precision_programs(representative_gpu(arch), kAll, modes))
+      count += program.variant.family->name() == family ? 1 : 0;
+    return count;
+  };
+  for (const char* arch : {"sm_80", "sm_86", "compute_80"}) {
+    EXPECT_EQ(programs_of(arch, "fwd_sm80", {"fp8", "fp8_block_smooth_rotated"}), 0) << arch;
+    EXPECT_EQ(programs_of(arch, "fwd_sm80", all_modes()), 36) << arch;
+  }
+  EXPECT_EQ(programs_of("sm_89", "fwd_sm80", {"fp8", "fp8_block_smooth_rotated"}), 18);
+  EXPECT_EQ(programs_of("sm_89", "fwd_sm80", all_modes()), 54);
+  EXPECT_EQ(programs_of("sm_90a", "fwd_sm80", all_modes()), 36);
+  EXPECT_EQ(programs_of("sm_90a", "fwd_sm90_fp8", all_modes()), 30);
+}
+
 TEST(CoveringPrecision, ALevelWithoutUseOfItsOwnHasNone) {
   EXPECT_TRUE(precision_programs(representative_cpu(*find_cpu_level("x86-64-v4-amx")), kAll, all_modes()).empty());
   EXPECT_FALSE(precision_programs(representative_cpu(*find_cpu_level("x86-64-v4")), kAll, all_modes()).empty());

@@ -97,6 +97,15 @@ struct SharedPlan {
   int total;
 };
 
+/// Whether V is of 8 bits, which become fp16 in front of the product with P.
+HEED_HOST_DEVICE constexpr bool widens_values(const Problem& problem) {
+  return bytes_of(v_element(problem)) == 1;
+}
+/// What P is rounded to, and V is where it is multiplied: of V in 8 bits fp16, in which each of its numbers is exact.
+HEED_HOST_DEVICE constexpr Element value_operand(const Problem& problem) {
+  return widens_values(problem) ? Element::fp16 : problem.element;
+}
+
 /// Elements of 16 bits that take the room of a row: tiles in shared memory are laid out by them.
 HEED_HOST_DEVICE constexpr int row_width(const Problem& problem) {
   return problem.head_dim * bytes_of(problem.element) / 2;

@@ -10,9 +10,9 @@
 ///   rows 16..31  warp 5          [group 1]         [group 1]
 ///
 /// A warp keeps S and P in registers: the accumulator fragment of S = Q K^T, rounded to 16 bits, is the A fragment of P
-/// V; products_fp32.cuh has the products of fp32, products_int8.cuh scores of int8. At the end the groups' partial
-/// outputs meet in shared memory and are merged in fp32. After FlashAttention-2 (Dao, arXiv 2307.08691); the split of
-/// keys over warps of one block is Flash-Decoding's split (Dao et al. 2023) without a second kernel.
+/// V; products_fp32.cuh has the products of fp32, products_8_bit.cuh those of 8 bits. At the end the groups'
+/// partial outputs meet in shared memory and are merged in fp32. After FlashAttention-2 (Dao, arXiv 2307.08691); the
+/// split of keys over warps of one block is Flash-Decoding's split (Dao et al. 2023) without a second kernel.
 #pragma once
 
 #include "kernels/attention/score_rows.cuh"
@@ -43,7 +43,8 @@ struct Forward : Merge<kConfig, kProblem> {
   // PTX asks this of the lanes of a warp alone; compute-sanitizer's synccheck of all threads that a barrier counts. Of
   // problems without lengths the rounds of a warp's own tiles have a loop of their own.
   static constexpr bool kOneBarrier = kMeets && kProblem.features.lengths;
-  static constexpr float kMargin = kStaleTile ? attention::stale_tile_margin(kProblem.element) : 0.0F;
+  static constexpr Element kOperand = value_operand(kProblem);  // of P, whose range a stale row maximum has to fit
+  static constexpr float kMargin = kStaleTile ? attention::stale_tile_margin(kOperand) : 0.0F;
 
   static constexpr int kQueryBytes = bytes_of(q_element(kProblem));
 
@@ -136,7 +137,7 @@ struct Forward : Merge<kConfig, kProblem> {
           if (kRounds && e % 2 == 1) Base::pair_to_operand(p, m, e / 2, s[m][e / 4][e % 4 - 1], x);
         }
     }
-    if (!attention::stale_tile_fits(total, kProblem.element)) return false;
+    if (!attention::stale_tile_fits(total, kOperand)) return false;
     if constexpr (!Base::kOnes)
 #pragma unroll
       for (int m = 0; m < kFragments; ++m)
@@ -337,6 +338,7 @@ struct Forward : Merge<kConfig, kProblem> {
     else
       ptx::cp_async_wait_all();
     finish_sums(rows, out);
+    if constexpr (is_quantised(kProblem)) Base::scale_output(out);
     if constexpr (kGroups > 1)
       merge_and_store(out, rows);
     else

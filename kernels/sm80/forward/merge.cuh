@@ -8,8 +8,8 @@
 #include "kernels/ptx/math.cuh"
 #include "kernels/ptx/memory.cuh"
 #include "kernels/sm80/forward/products.cuh"
+#include "kernels/sm80/forward/products_8_bit.cuh"
 #include "kernels/sm80/forward/products_fp32.cuh"
-#include "kernels/sm80/forward/products_int8.cuh"
 
 namespace heed::sm80 {
 
@@ -33,8 +33,9 @@ struct Merge : Products<kConfig, kProblem> {
 
   // ---- compile-time facts
   static constexpr int kThreads = threads(kConfig);
-  static constexpr int kChunks = kWidth / 8;  // 16-byte chunks a row
-  static constexpr int kPieces = kDim / 8;    // of a row, where groups' parts are added up
+  static constexpr int kChunks = kWidth / 8;               // 16-byte chunks a row
+  static constexpr int kPieces = kDim / 8;                 // of a row, where groups' parts are added up
+  static constexpr bool kPairs = widens_values(kProblem);  // columns of O lie as tile::out_column_of_pairs says
 
   using Stored = typename StoredAs<kBytes>::Type;
 
@@ -79,7 +80,9 @@ struct Merge : Products<kConfig, kProblem> {
         params, {batch, head, row, row < params.len_q}, inverse,
         [&](int i) -> float& { return out[i / 2][2 * h + i % 2]; },
         [&](int i) {
-          return kBytes == 4 ? tile::out_column_fp32(lane, i / 2, i % 2) : 8 * (i / 2) + 2 * (lane % 4) + i % 2;
+          return kBytes == 4 ? tile::out_column_fp32(lane, i / 2, i % 2)
+                 : kPairs    ? tile::out_column_of_pairs(lane, i / 2, i % 2)
+                             : 8 * (i / 2) + 2 * (lane % 4) + i % 2;
         });
   }
 
@@ -112,6 +115,24 @@ struct Merge : Products<kConfig, kProblem> {
     }
   }
 
+  /// The same of a row in 16 bits whose tiles have even and odd columns: 8 bytes at a time.
+  __device__ __forceinline__ void put_pairs(const float (&out)[kAccTiles][4], int h, float inverse, int row_in_block,
+                                            int row) const {
+#pragma unroll
+    for (int n = 0; n < kOutTiles; n += 2) {
+      const float4 x = attention::four_columns_of_pairs(out, n, h);
+      const uint2 packed = {ptx::cvt_rn_x2<kProblem.element>(x.x * inverse, x.y * inverse),
+                            ptx::cvt_rn_x2<kProblem.element>(x.z * inverse, x.w * inverse)};
+      const int column = tile::out_column_of_pairs(lane, n, 0);
+      if constexpr (kConfig.epilogue == Epilogue::shared) {
+        const int offset = tile::chunk_offset(kLayout, kWidth, row_in_block, column / 8) + 2 * (column % 8);
+        *reinterpret_cast<uint2*>(shared + kPlan.q + offset) = packed;
+      } else {
+        if (row < params.len_q) *reinterpret_cast<uint2*>(out_row(row) + column) = packed;
+      }
+    }
+  }
+
   /// One group: divides by the row sums and writes. Rows are staged where the warp's own rows of Q were, which no other
   /// warp reads.
   __device__ __forceinline__ void store(Output& out, attention::RowState<kFragments>& rows, int warp_row) const {
@@ -131,6 +152,8 @@ struct Merge : Products<kConfig, kProblem> {
         if (lane % 4 == 0) store_lse(row, rows.row_max[m][h], sum);
         if constexpr (kBytes == 4) {
           put_chunks(out[m], h, inverse, warp * kConfig.warp_rows + row_in_warp, row);
+        } else if constexpr (kPairs) {
+          put_pairs(out[m], h, inverse, warp * kConfig.warp_rows + row_in_warp, row);
         } else {
 #pragma unroll
           for (int n = 0; n < kOutTiles; ++n) {
@@ -176,6 +199,12 @@ struct Merge : Products<kConfig, kProblem> {
         if (lane % 4 == 0) state[group * kBlockM + row] = make_float2(rows.row_max[m][h], rows.row_sum[m][h]);
         if constexpr (kBytes == 4) {
           Base::put_row(partial + (group * kBlockM + row) * kPlan.partial_pitch, out[m], h, 1.0F, lane);
+        } else if constexpr (kPairs) {
+          float* to = partial + (group * kBlockM + row) * kPlan.partial_pitch;
+#pragma unroll
+          for (int n = 0; n < kOutTiles; n += 2)
+            *reinterpret_cast<float4*>(to + tile::out_column_of_pairs(lane, n, 0)) =
+                attention::four_columns_of_pairs(out[m], n, h);
         } else {
           float* to = partial + (group * kBlockM + row) * kPlan.partial_pitch + 2 * (lane % 4);
           attention::put_row(to, reinterpret_cast<const float(&)[kOutTiles][4]>(out[m]), h);

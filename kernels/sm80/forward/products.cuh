@@ -7,6 +7,7 @@
 #include "kernels/ptx/mma.cuh"
 #include "kernels/sm80/forward/rounds.cuh"
 #include "kernels/tile/fragment.hpp"
+#include "kernels/tile/widened.cuh"
 
 namespace heed::sm80 {
 
@@ -44,17 +45,17 @@ struct Operands : Rounds<kConfig, kProblem> {
 
 /// What computes the products of a problem.
 enum class Unit {
-  mma_16_bit,
-  mma_tf32,      ///< three of tf32 for one of fp32 (products_fp32.cuh)
-  mma_int8_key,  ///< Q K^T of int8, P V of 16 bits (products_int8.cuh)
+  mma_16_bit,     ///< and values of 8 bits, made fp16
+  mma_tf32,       ///< three of tf32 for one of fp32 (products_fp32.cuh)
+  mma_8_bit_key,  ///< Q K^T of int8 or e4m3, P V of 16 bits (products_8_bit.cuh)
 };
 HEED_HOST_DEVICE constexpr Unit unit_of(const Problem& problem) {
   return problem.element == Element::fp32 ? Unit::mma_tf32
-         : is_quantised(problem)          ? Unit::mma_int8_key
+         : is_quantised(problem)          ? Unit::mma_8_bit_key
                                           : Unit::mma_16_bit;
 }
 
-/// Of 16-bit elements, by mma.m16n8k16.
+/// Of 16-bit elements, by mma.m16n8k16. V may be of 8 bits, where Q and K are too.
 template <const Config& kConfig, const Problem& kProblem, Unit kUnit = unit_of(kProblem)>
 struct Products : Operands<kConfig, kProblem> {
   using Base = Operands<kConfig, kProblem>;
@@ -63,8 +64,11 @@ struct Products : Operands<kConfig, kProblem> {
   using typename Base::Scores, typename Base::Output;
 
   // ---- compile-time facts
-  static constexpr int kSteps = kDim / 16;                             // of the head dim, in S
-  static constexpr int kValueBlocks = kBlockN / 16 * (kOutTiles / 2);  // that P V is taken by
+  static constexpr int kSteps = kDim / 16;                                // of the head dim, in S
+  static constexpr int kValueChunks = kDim * Base::kValueBytes / 16;      // 16-byte chunks of a row of V
+  static constexpr int kValueBlocks = kBlockN / 16 * (kValueChunks / 2);  // that P V is taken by
+  static constexpr bool kWidens = widens_values(kProblem);
+  static constexpr Element kOperand = value_operand(kProblem);  // of P V
 
   static_assert(kDim % 16 == 0 && kBlockN % 16 == 0, "mma.m16n8k16 takes 16 of the head dim and 16 keys at a time");
 
@@ -111,31 +115,47 @@ struct Products : Operands<kConfig, kProblem> {
     for (int m = 0; m < kFragments; ++m)
 #pragma unroll
       for (int k = 0; k < kBlockN / 16; ++k)
-        attention::round_to_operand<kProblem.element>(p[m][k], e[m][2 * k], e[m][2 * k + 1]);
+        attention::round_to_operand<kOperand>(p[m][k], e[m][2 * k], e[m][2 * k + 1]);
   }
   /// The same of registers 2 * i and 2 * i + 1 of fragment m.
   __device__ __forceinline__ static void pair_to_operand(Probabilities& p, int m, int i, float low, float high) {
-    p[m][i / 4][i % 4] = ptx::cvt_rn_x2<kProblem.element>(low, high);
+    p[m][i / 4][i % 4] = ptx::cvt_rn_x2<kOperand>(low, high);
   }
 
-  /// Of out += P V the 16 keys and 16 columns of a block; blocks go along columns first. Columns of ones, where V has
-  /// them, are one product more for every 16 keys: 17 instead of 16 at head dim 64.
+  /// Of out += P V the 16 keys and two chunks of columns of a block; blocks go along columns first. Of V in 8 bits each
+  /// chunk has 16 columns, the even ones in one tile of the output and the odd ones in the next. Columns of ones, where V
+  /// has them, are one product more for every 16 keys: 17 instead of 16 at head dim 64.
   __device__ __forceinline__ static void multiply_values_block(Output& out, const Probabilities& p, unsigned v_lane,
                                                                int block) {
-    const int k = block / (kOutTiles / 2);
-    const int n = block % (kOutTiles / 2) * 2;
+    const int k = block / (kValueChunks / 2);
+    const int n = block % (kValueChunks / 2) * 2;
     unsigned b[4];
     ptx::ldmatrix_x4_trans(b, block_address(v_lane, 16 * k, n));
+    if constexpr (kWidens) {
 #pragma unroll
-    for (int m = 0; m < kFragments; ++m) {
-      ptx::mma_m16n8k16<kProblem.element>(out[m][n], p[m][k], b[0], b[1]);
-      ptx::mma_m16n8k16<kProblem.element>(out[m][n + 1], p[m][k], b[2], b[3]);
+      for (int c = 0; c < 2; ++c) {
+        unsigned even[2];
+        unsigned odd[2];
+#pragma unroll
+        for (int i = 0; i < 2; ++i) tile::widen_alternate<v_element(kProblem)>(even[i], odd[i], b[2 * c + i]);
+#pragma unroll
+        for (int m = 0; m < kFragments; ++m) {
+          ptx::mma_m16n8k16<kOperand>(out[m][2 * (n + c)], p[m][k], even[0], even[1]);
+          ptx::mma_m16n8k16<kOperand>(out[m][2 * (n + c) + 1], p[m][k], odd[0], odd[1]);
+        }
+      }
+    } else {
+#pragma unroll
+      for (int m = 0; m < kFragments; ++m) {
+        ptx::mma_m16n8k16<kOperand>(out[m][n], p[m][k], b[0], b[1]);
+        ptx::mma_m16n8k16<kOperand>(out[m][n + 1], p[m][k], b[2], b[3]);
+      }
     }
     if constexpr (Base::kOnes) {
-      constexpr unsigned kTwoOnes = kProblem.element == Element::fp16 ? 0x3C003C00U : 0x3F803F80U;
+      constexpr unsigned kTwoOnes = kOperand == Element::fp16 ? 0x3C003C00U : 0x3F803F80U;
 #pragma unroll
       for (int m = 0; m < kFragments; ++m)
-        if (n == 0) ptx::mma_m16n8k16<kProblem.element>(out[m][kOutTiles], p[m][k], kTwoOnes, kTwoOnes);
+        if (n == 0) ptx::mma_m16n8k16<kOperand>(out[m][kOutTiles], p[m][k], kTwoOnes, kTwoOnes);
     }
   }
   __device__ __forceinline__ unsigned lane_of_values(int stage) const {

@@ -20,6 +20,7 @@ struct Rounds : attention::ListedBlocks<kProblem> {
   static constexpr int kDim = kProblem.head_dim;
   static constexpr int kBytes = bytes_of(kProblem.element);
   static constexpr int kKeyBytes = bytes_of(k_element(kProblem));
+  static constexpr int kValueBytes = bytes_of(v_element(kProblem));
   static constexpr int kWidth = row_width(kProblem);         // of rows in shared memory, in 16-bit elements
   static constexpr int kFragments = kConfig.warp_rows / 16;  // 16-row fragments a warp
   static constexpr int kOutTiles = kDim / 8;                 // n-tiles of O
@@ -37,7 +38,7 @@ struct Rounds : attention::ListedBlocks<kProblem> {
 
   static_assert(kBlockM % kConfig.warp_rows == 0, "warps must share the rows evenly");
 
-  using ValueCopies = Copies<kLayout, kWidth, kBytes, kGroupThreads>;
+  using ValueCopies = Copies<kLayout, kWidth, kValueBytes, kGroupThreads, kDim * kValueBytes / 16>;
   using KeyCopies = Copies<kLayout, kWidth, kKeyBytes, kGroupThreads, kDim * kKeyBytes / 16>;
 
   // ---- state
@@ -88,7 +89,7 @@ struct Rounds : attention::ListedBlocks<kProblem> {
                                  group * kBlockN, group_thread);
     if constexpr (kBegins) {
       k_from += kKeyBytes * origin() * p.k_strides.row;
-      v_from += kBytes * origin() * p.v_strides.row;
+      v_from += kValueBytes * origin() * p.v_strides.row;
     }
     piece_place = ValueCopies::place(group_thread);
     // Or it is worked out again for every tile; which it may be where output takes half of the registers.
@@ -143,7 +144,7 @@ struct Rounds : attention::ListedBlocks<kProblem> {
 
   /// Of a thread's first piece of a tile of K, whose rows may have fewer chunks than those of V.
   __device__ __forceinline__ unsigned place_of_keys() const {
-    if constexpr (kKeyBytes == kBytes)
+    if constexpr (kKeyBytes == kValueBytes)
       return piece_place;
     else
       return KeyCopies::place(group_thread);
@@ -163,12 +164,12 @@ struct Rounds : attention::ListedBlocks<kProblem> {
   __device__ __forceinline__ void load_values(int tile, int stage) {
     if (tile >= group_tiles) return;
     if constexpr (kLooksUp) {
-      load_looked_up<ValueCopies, kBytes>(params.v, params.v_strides, tile,
-                                          stage_address(stage) + kPlan.stage_bytes / 2);
+      load_looked_up<ValueCopies, kValueBytes>(params.v, params.v_strides, tile,
+                                               stage_address(stage) + kPlan.stage_bytes / 2);
     } else {
       ValueCopies::template start<kBlockN>(stage_address(stage) + kPlan.stage_bytes / 2, piece_place, v_from,
                                            params.v_strides.row, first_key(tile), keys_end, group_thread);
-      v_from += kBytes * kGroups * kBlockN * params.v_strides.row;
+      v_from += kValueBytes * kGroups * kBlockN * params.v_strides.row;
     }
   }
   /// Where keys may lie in pages or in listed blocks, each row's address is looked up.

@@ -3,6 +3,7 @@
 
 #include "device.hpp"
 #include "kernels/contract.hpp"
+#include "kernels/eight_bits.hpp"
 #include "kernels/tile/fragment.hpp"
 
 namespace heed::ptx {
@@ -82,16 +83,18 @@ inline void mma_m16n8k8_tf32(float (&d)[4], const unsigned (&a)[4], unsigned b0,
 }
 
 /// Places of the four elements of a register by the PTX ISA's own formulas, not by those of 16 bits.
-inline void mma_m16n8k32_s8(int (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
+/// @tparam kValue of a byte
+template <auto kValue, typename Sum>
+void mma_m16n8k32(Sum (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
   struct Operands {
-    int* d;
+    Sum* d;
     const unsigned* a;
     unsigned b[2];
   } mine{d, a, {b0, b1}};
   emulator::meet("mma", emulator::own_warp(), emulator::lane(), 32, &mine, [](std::vector<void*>& all) {
-    int a_values[16][32];
-    int b_values[32][8];
-    const auto element = [](unsigned word, int i) { return static_cast<int>(static_cast<signed char>(word >> 8 * i)); };
+    Sum a_values[16][32];
+    Sum b_values[32][8];
+    const auto element = [](unsigned word, int i) { return kValue(static_cast<unsigned char>(word >> 8 * i & 0xffU)); };
     for (int lane = 0; lane < 32; ++lane) {
       const auto* o = static_cast<const Operands*>(all[static_cast<std::size_t>(lane)]);
       const int group = lane >> 2;
@@ -113,6 +116,13 @@ inline void mma_m16n8k32_s8(int (&d)[4], const unsigned (&a)[4], unsigned b0, un
       }
     }
   });
+}
+inline void mma_m16n8k32_s8(int (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
+  mma_m16n8k32<[](unsigned char x) { return static_cast<int>(static_cast<signed char>(x)); }>(d, a, b0, b1);
+}
+/// Products of e4m3 are exact in fp32, sums are those of fp32.
+inline void mma_m16n8k32_e4m3(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
+  mma_m16n8k32<[](unsigned char x) { return e4m3_to_float(x); }>(d, a, b0, b1);
 }
 
 inline unsigned movmatrix_trans(unsigned x) {

@@ -1,0 +1,186 @@
+/// The products of fwd_sm80 with Q and K in 8 bits: scores by mma.m16n8k32 of int8 or, from sm_89 on, of e4m3; values
+/// in 16 bits as ever, to which V in e4m3 is brought in registers (kernels/tile/widened.cuh).
+///
+/// A score is scale * q_factor[row] * k_factor[key] * (sum of products). Of int8 the sum is exact in int32, in fp32 to
+/// 24 bits, of at most 256 * 128 * 128 < 2^23; of e4m3 it is as exact as tensor cores add (kernels/ptx/mma.cuh). After
+/// SageAttention (Zhang et al., arXiv 2410.02367), whose factors of K are those of blocks as well. V's factors, of
+/// tensors, heads or channels, are the same for all keys and multiply the output at the end.
+///
+/// P and V are multiplied in fp16, not in e4m3: P keeps its digits, and V needs no transposition of bytes, for which
+/// mma.m16n8k32 would want four keys of a column in a register.
+///
+/// Rows of 8 bits have the room of 16-bit ones in shared memory and take the first half of it: 16-byte chunks lie where
+/// their swizzle has them, rows of 64 bytes too, and O is written where Q was without a barrier.
+#pragma once
+
+#include "kernels/attention/scales.hpp"
+#include "kernels/ptx/mma.cuh"
+#include "kernels/sm80/forward/products.cuh"
+
+namespace heed::sm80 {
+
+template <const Config& kConfig, const Problem& kProblem>
+struct Products<kConfig, kProblem, Unit::mma_8_bit_key> : Products<kConfig, kProblem, Unit::mma_16_bit> {
+  using Base = Products<kConfig, kProblem, Unit::mma_16_bit>;
+  using Base::kBlockN, Base::kDim, Base::kFragments, Base::kKeyTiles, Base::kOutTiles, Base::kPlan, Base::kPitch;
+  using Base::lane_offset, Base::block_address;
+  using Base::shared_base, Base::lane, Base::warp, Base::params, Base::batch, Base::head;
+  using typename Base::Scores, typename Base::Output;
+
+  static_assert(kProblem.inputs.q == kProblem.inputs.k && bytes_of(kProblem.inputs.q) == 1 &&
+                    kProblem.inputs.q != Element::e5m2,
+                "Q and K are int8 or e4m3");
+  static_assert(kProblem.inputs.v == kProblem.element || kProblem.inputs.v == Element::e4m3,
+                "V has the elements of O or is e4m3");
+
+  // ---- compile-time facts
+  static constexpr int kSteps = kDim / 32;  // of the head dim, in S
+  static constexpr bool kIsInt8 = kProblem.inputs.q == Element::int8;
+
+  using Query = unsigned[kConfig.q_in_registers ? kFragments : 1][kConfig.q_in_registers ? kSteps : 1][4];
+
+  // ---- state
+  float query_factors[kFragments][2];  // of the lane's rows lane / 4 + 8 h of each fragment
+
+  using Base::Base;
+
+  /// Reads the factors of a warp's rows; those past the last row are 0.
+  __device__ __forceinline__ void load_query_factors(int warp_row) {
+    const TensorScales& s = params.q_scales;
+#pragma unroll
+    for (int m = 0; m < kFragments; ++m)
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const int row = warp_row + 16 * m + lane / 4 + 8 * h;
+        query_factors[m][h] = row < params.len_q ? s.at[scale_index(s, batch, head, row)] : 0.0F;
+      }
+  }
+
+  /// scores = Q K^T of one tile, of the elements alone.
+  __device__ __forceinline__ void multiply_keys(Scores& scores, const Query& query, unsigned keys) const {
+    if constexpr (kIsInt8) {
+      int sums[kFragments][kKeyTiles][4] = {};
+      add_products(sums, query, keys);
+#pragma unroll
+      for (int m = 0; m < kFragments; ++m)
+#pragma unroll
+        for (int n = 0; n < kKeyTiles; ++n)
+#pragma unroll
+          for (int i = 0; i < 4; ++i) scores[m][n][i] = static_cast<float>(sums[m][n][i]);
+    } else {
+#pragma unroll
+      for (int m = 0; m < kFragments; ++m) attention::clear(scores[m]);
+      add_products(scores, query, keys);
+    }
+  }
+
+  /// Scores times the factors of their rows and keys. One factor of K where the tile's keys share it, else one each
+  /// column. Keys past the last are read as the last, whose scores nobody takes.
+  /// @param first the tile's first key, of the entry
+  __device__ __forceinline__ void scale_scores(Scores& scores, int first) const {
+    const TensorScales& s = params.k_scales;
+    const int kv_head = head / params.group_size;
+    const int last = max(params.len_k - 1, 0);
+    const auto factor_of = [&](int key) { return s.at[factor_index(s, kv_head, key < last ? key : last)]; };
+    if (s.strides.row == 0 || shares_factor(s, first)) {
+      const float k_factor = factor_of(first);
+#pragma unroll
+      for (int m = 0; m < kFragments; ++m)
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+          const float factor = query_factors[m][h] * k_factor;
+#pragma unroll
+          for (int n = 0; n < kKeyTiles; ++n)
+#pragma unroll
+            for (int i = 2 * h; i < 2 * h + 2; ++i) scores[m][n][i] *= factor;
+        }
+      return;
+    }
+#pragma unroll
+    for (int n = 0; n < kKeyTiles; ++n)
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const float k_factor = factor_of(first + 8 * n + 2 * (lane % 4) + i);
+#pragma unroll
+        for (int m = 0; m < kFragments; ++m)
+#pragma unroll
+          for (int h = 0; h < 2; ++h) scores[m][n][2 * h + i] *= query_factors[m][h] * k_factor;
+      }
+  }
+
+  /// Output times the factors of V, in front of what finishes rows. Where no key is seen nobody has checked them.
+  __device__ __forceinline__ void scale_output(Output& out) const {
+    if constexpr (Base::kWidens) {
+      if (Base::group_tiles == 0) return;
+      const TensorScales& s = params.v_scales;
+      const float* of_column = s.at + scale_index(s, batch, head / params.group_size, 0);
+#pragma unroll
+      for (int n = 0; n < kOutTiles; ++n)
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          const float factor = of_column[s.channel * tile::out_column_of_pairs(lane, n, i)];
+#pragma unroll
+          for (int m = 0; m < kFragments; ++m) {
+            out[m][n][i] *= factor;
+            out[m][n][2 + i] *= factor;
+          }
+        }
+    }
+  }
+
+ private:
+  __device__ __forceinline__ static void multiply(int (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
+    ptx::mma_m16n8k32_s8(d, a, b0, b1);
+  }
+  __device__ __forceinline__ static void multiply(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
+    ptx::mma_m16n8k32_e4m3(d, a, b0, b1);
+  }
+  /// sums += Q K^T of one tile.
+  /// @tparam Sum int of int8, float of e4m3
+  template <typename Sum>
+  __device__ __forceinline__ void add_products(Sum (&sums)[kFragments][kKeyTiles][4], const Query& query,
+                                               unsigned keys) const {
+    const unsigned k_lane = keys + lane_offset(tile::ldmatrix_k_address(lane));
+    const unsigned q_lane =
+        shared_base + kPlan.q + warp * kConfig.warp_rows * kPitch + lane_offset(tile::ldmatrix_a_address(lane));
+#pragma unroll
+    for (int k = 0; k < kSteps; ++k) {
+      unsigned a[kFragments][4];
+#pragma unroll
+      for (int m = 0; m < kFragments; ++m) {
+        if constexpr (kConfig.q_in_registers) {
+#pragma unroll
+          for (int i = 0; i < 4; ++i) a[m][i] = query[m][k][i];
+        } else {
+          ptx::ldmatrix_x4(a[m], block_address(q_lane, 16 * m, 2 * k));
+        }
+      }
+#pragma unroll
+      for (int n = 0; n < kKeyTiles; n += 2) {
+        unsigned b[4];
+        ptx::ldmatrix_x4(b, block_address(k_lane, 8 * n, 2 * k));
+#pragma unroll
+        for (int m = 0; m < kFragments; ++m) {
+          multiply(sums[m][n], a[m], b[0], b[1]);
+          multiply(sums[m][n + 1], a[m], b[2], b[3]);
+        }
+      }
+    }
+  }
+  __device__ __forceinline__ long long factor_index(const TensorScales& s, int kv_head, int key) const {
+    if constexpr (kProblem.features.pages)
+      return key_scale_index(params, s, batch, kv_head, key);
+    else
+      return scale_index(s, batch, kv_head, key);
+  }
+  /// Whether all keys of a tile are of one block of factors. Of pages blocks are of the page, and tiles may be of
+  /// several.
+  __device__ __forceinline__ static bool shares_factor(const TensorScales& s, int first) {
+    if constexpr (kProblem.features.pages) return false;
+    if (s.rows < kBlockN) return false;
+    const int at = first + s.first_row;
+    return at / s.rows == (at + kBlockN - 1) / s.rows;
+  }
+};
+
+}  // namespace heed::sm80

@@ -1,0 +1,44 @@
+// Programs of fwd_sm80 for inputs of 8 bits as NVRTC builds them: e4m3 for sm_89, and for sm_80 int8 beside V in e4m3,
+// which becomes fp16 there without the conversion of sm_89.
+#include <fmt/format.h>
+
+#include "device/device.hpp"
+#include "jit/builders.hpp"
+#include "requirements.hpp"
+#include "testing.hpp"
+#include "variant/family.hpp"
+
+namespace heed::jit {
+namespace {
+
+TEST(GpuBuilds, Sm80DefaultsOf8BitsHaveNoSpills) {
+  if (!has_nvrtc()) HEED_LACKS("nvrtc", "libnvrtc cannot be loaded");
+  const Family& family = find_family("fwd_sm80");
+  Builder builder(options_in(testing_support::shared_cache()));
+  std::vector<std::tuple<std::string, int, std::future<BuildOutcome>>> builds;
+  for (const auto& [arch, shape] : {std::pair{"sm_89", "b8h32l1024d64:quantised=qkv/e4m3/head"},
+                                    {"sm_89", "b8h32l1024d128:bf16:causal_bottom_right:quantised=qkv/e4m3/head"},
+                                    {"sm_89", "b8h32l1024d256:window=99:quantised=qkv/e4m3/head"},
+                                    {"sm_80", "b8h32l1024d64:bf16:quantised=qk/int8/token+v/e4m3/channel"}}) {
+    const DeviceFacts device = gpu_limits(arch);
+    const Workload workload = parse_workload(shape);
+    ASSERT_EQ(family.refuses(workload, device), std::nullopt) << shape;
+    const Variant variant = make_variant(family, family.default_config(workload, device), workload);
+    builds.emplace_back(fmt::format("{} of {} for {}", describe(variant), shape, arch),
+                        family.register_limit(variant.config), builder.start(request_for(variant, workload, device)));
+  }
+  for (auto& [name, limit, build] : builds) {
+    SCOPED_TRACE(name);
+    const BuildOutcome outcome = build.get();
+    ASSERT_TRUE(outcome.artifact) << outcome.log;
+    const Resources& r = outcome.artifact->resources;
+    EXPECT_EQ(outcome.artifact->breach, "");
+    EXPECT_EQ(r.spill_store_bytes, 0);
+    EXPECT_EQ(r.spill_load_bytes, 0);
+    EXPECT_GT(r.registers, 30);
+    EXPECT_LE(r.registers, limit);
+  }
+}
+
+}  // namespace
+}  // namespace heed::jit
