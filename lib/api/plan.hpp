@@ -35,8 +35,10 @@ struct Options {
   std::optional<std::string> book;  ///< empty: none; not set: the default one
   ParallelFor parallel_for;         ///< the caller's threads; without a function the library's own
   std::string precision;            ///< a quantise::Mode's name; empty: inputs stay as they are
+  bool debug = false;               ///< whether runs make checks that take time
 };
-/// @throws Error(usage) for a struct of another size, an image without a variant, threads outside 0 to 4096
+/// @throws Error(usage) for a struct of another size, an image without a variant, threads outside 0 to 4096, a
+/// HEED_DEBUG in the environment that is neither 0 nor 1
 Options read_options(const heed_options* options);
 
 /// A program that was chosen for a problem.
