@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 
 #include "base/files.hpp"
@@ -118,11 +119,12 @@ Choice choose(const std::vector<const quantise::Mode*>& modes, const std::vector
       if (cost.mode == mode && (only == nullptr || cost.inputs == only)) worst = std::max(worst, cost.accuracy.rel_rms);
     if (choice.best == nullptr || worst < choice.rel_rms) choice = {mode, worst, false};
   }
-  choice.is_chosen = most == 0 || choice.rel_rms <= most;
+  choice.is_chosen = std::isfinite(choice.rel_rms) && (most == 0 || choice.rel_rms <= most);
   return choice;
 }
 
 std::string text_of(const Choice& choice, double most) {
+  if (!std::isfinite(choice.rel_rms)) return "none: every mode makes values infinite\n";
   if (choice.is_chosen)
     return fmt::format("{}: {}; at most {:.2e} relative RMS; quantised={}\n", choice.best->name, choice.best->words,
                        choice.rel_rms, choice.best->tensors);
@@ -186,6 +188,12 @@ int run(const CalibrateOptions& o) {
       costs.push_back({mode, &one, verify::cost_of(one.workload, *mode, one.values, rows, substream(seed, 2))});
     }
   }
+  std::vector<std::string> lost;
+  for (const Cost& cost : costs)
+    if (!std::isfinite(cost.accuracy.rel_rms))
+      lost.push_back(
+          fmt::format("{} of {}: smoothing or rotating makes infinite {}", cost.mode->name, cost.inputs->name,
+                      verify::lost_values(cost.inputs->workload, *cost.mode, cost.inputs->values, substream(seed, 2))));
   const Choice of_all = choose(modes, costs, o.most, nullptr);
   std::vector<Choice> choices;  // of each file, where there are several
   if (is_many)
@@ -200,6 +208,7 @@ int run(const CalibrateOptions& o) {
     all.update({{"seed", seed},
                 {"rows_of_o", rows_of_o},
                 {"refused", refused},
+                {"lost", lost},
                 {"chosen", json_of(of_all)},
                 {"rows", nlohmann::json::array()},
                 {"table", table_of(costs)}});
@@ -233,6 +242,7 @@ int run(const CalibrateOptions& o) {
   print(fmt::format("workload  {}{}, {} rows, seed {}\n{}", to_string(inputs.front().workload),
                     is_many ? fmt::format(" and {} more files", inputs.size() - 1) : "", rows_of_o, seed, table.str()));
   for (const std::string& text : refused) print(fmt::format("left out  {}\n", text));
+  for (const std::string& text : lost) print(fmt::format("lost      {}\n", text));
   for (std::size_t i = 0; i < choices.size(); ++i)
     print(fmt::format("chosen    for {} {}", inputs[i].name, text_of(choices[i], o.most)));
   print(fmt::format("chosen    {}{}", is_many ? "for all " : "", text_of(of_all, o.most)));

@@ -77,8 +77,7 @@ std::vector<dispatch::CoveringProgram> wanted(const BuildOptions& o, const Devic
   for (const std::string& mask : o.masks) options.masks.push_back(parse_mask_kind(mask));
   std::vector<dispatch::CoveringProgram> all = dispatch::covering_programs(device, options);
   std::vector<std::string> modes = o.precision;
-  if (modes.empty())
-    for (const quantise::Mode& mode : quantise::modes()) modes.emplace_back(mode.name);
+  if (modes.empty()) modes = dispatch::precision_names();
   if (modes != std::vector<std::string>{"none"})
     for (dispatch::CoveringProgram& program : dispatch::precision_programs(device, options, modes))
       all.push_back(std::move(program));
@@ -297,8 +296,10 @@ void add_programs(CLI::App& app, int& exit_code) {
       ->delimiter(',');
   command->add_option("--masks", o->masks, "none, causal, window [all]")->delimiter(',');
   command
-      ->add_option("--precision", o->precision,
-                   "Precision modes whose programs are added, or none [all; heed calibrate --help names them]")
+      ->add_option(
+          "--precision", o->precision,
+          "Precision modes (heed calibrate --help) and caches (cache_e4m3, cache_int8: K and V in 8 bits) whose "
+          "programs are added, or none [all]")
       ->delimiter(',');
   command
       ->add_option("--page-dtypes", o->pages,

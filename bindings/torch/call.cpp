@@ -26,16 +26,6 @@ constexpr const char* kRefusals[] = {
 };
 static_assert(sizeof(kRefusals) / sizeof(kRefusals[0]) == static_cast<std::size_t>(Refusal::count));
 
-std::optional<heed_dtype> dtype_of(std::int32_t dtype) {
-  static const std::int32_t fp16 = libtorch().dtype_float16();
-  static const std::int32_t bf16 = libtorch().dtype_bfloat16();
-  static const std::int32_t fp32 = libtorch().dtype_float32();
-  if (dtype == fp16) return HEED_FP16;
-  if (dtype == bf16) return HEED_BF16;
-  if (dtype == fp32) return HEED_FP32;
-  return std::nullopt;
-}
-
 bool has_size(const Shape& shape, std::int64_t a, std::int64_t b, std::int64_t c, std::int64_t d) {
   return shape.sizes[0] == a && shape.sizes[1] == b && shape.sizes[2] == c && shape.sizes[3] == d;
 }
@@ -109,6 +99,16 @@ struct Lifting {
 
 }  // namespace
 
+std::optional<heed_dtype> dtype_of(std::int32_t dtype) {
+  static const std::int32_t fp16 = libtorch().dtype_float16();
+  static const std::int32_t bf16 = libtorch().dtype_bfloat16();
+  static const std::int32_t fp32 = libtorch().dtype_float32();
+  if (dtype == fp16) return HEED_FP16;
+  if (dtype == bf16) return HEED_BF16;
+  if (dtype == fp32) return HEED_FP32;
+  return std::nullopt;
+}
+
 heed_strides strides_of(const Shape& shape) {
   return {shape.strides[0], shape.strides[1], shape.strides[2], shape.strides[3]};
 }
@@ -152,11 +152,16 @@ void write_key(Call& call, std::uint32_t threads) {
                                    p.block_rows,
                                    p.block_keys,
                                    p.block_most,
-                                   call.precision})
+                                   2 * call.precision + (call.may_build ? 1 : 0)})
     *word++ = value;
   for (const heed_strides* s : {&p.q_strides, &p.k_strides, &p.v_strides, &p.o_strides, &p.bias_strides,
                                 &p.block_count_strides, &p.block_index_strides, &p.out_gate_strides})
     for (const std::int64_t stride : {s->batch, s->head, s->row, s->dim}) *word++ = stride;
+  if ((p.flags & HEED_SCALED) == 0) return;
+  word = call.key.of_scales.data();
+  for (const std::int32_t dtype : {std::int32_t{1}, p.dtype_k, p.dtype_v, p.dtype_o}) *word++ = dtype;
+  for (const heed_scales* s : {&p.q_scales, &p.k_scales, &p.v_scales})
+    for (const std::int64_t number : {s->batch, s->head, s->row, s->dim, s->rows}) *word++ = number;
 }
 
 std::uint32_t threads_of(const heed_problem& problem) {
@@ -216,9 +221,13 @@ bool may_have_other_form(Refusal refusal) {
 }
 
 std::uint64_t PlanKey::hash() const {
+  const auto mixed = [](std::uint64_t before, std::int64_t word) {
+    return (((before << 5U) | (before >> 59U)) ^ static_cast<std::uint64_t>(word)) * 0x9E3779B97F4A7C15U;
+  };
   std::uint64_t hash = 0;
-  for (const std::int64_t word : words)
-    hash = (((hash << 5U) | (hash >> 59U)) ^ static_cast<std::uint64_t>(word)) * 0x9E3779B97F4A7C15U;
+  for (const std::int64_t word : words) hash = mixed(hash, word);
+  if (of_scales[0] != 0)
+    for (const std::int64_t word : of_scales) hash = mixed(hash, word);
   return hash;
 }
 
@@ -350,7 +359,8 @@ Features Features::shared() const {
           dropout_offset,
           relative_max_distance,
           relative_bidirectional,
-          out_norm_eps};
+          out_norm_eps,
+          scales.shared()};
 }
 
 void set_precision(Call& call, std::int64_t precision) {

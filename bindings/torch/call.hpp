@@ -33,6 +33,20 @@ struct Masking {
   std::optional<double> scale;  ///< empty: 1 / sqrt(dim)
 };
 
+/// Scale factors of tensors of 8 bits (heed_scales): empty of tensors that have more.
+struct Scales {
+  struct One {
+    Tensor factors;  ///< (batch, heads, blocks of rows, columns) or 1 in the place of any, float32; pages for batch
+    std::int64_t rows = 1;  ///< of a block
+  };
+  One q, k, v;
+  std::int64_t out_dtype = -1;  ///< a heed_dtype of O; -1: that of the query
+
+  [[nodiscard]] bool are_given() const { return q.factors || k.factors || v.factors; }
+  /// Other owners of the same tensors.
+  [[nodiscard]] Scales shared() const;
+};
+
 /// Tensors and numbers of features (heed.h), which most calls do not have: empty, or 0.
 struct Features {
   Tensor bias;             ///< broadcast to (batch, heads, len_q, len_k): bool, float16, bfloat16 or float32
@@ -59,6 +73,7 @@ struct Features {
   std::int64_t relative_max_distance = 0;
   bool relative_bidirectional = true;
   double out_norm_eps = 0;
+  Scales scales;  ///< of calls of heed::forward_scaled
 
   /// Other owners of the same tensors.
   [[nodiscard]] Features shared() const;
@@ -92,6 +107,8 @@ bool may_have_other_form(Refusal refusal);
 /// Everything that tells one plan from another; plain words, compared and hashed as such.
 struct PlanKey {
   std::array<std::int64_t, 63> words{};
+  std::array<std::int64_t, 19>
+      of_scales{};  ///< 1, element types and layouts of scale factors; zeros where there are none
   friend bool operator==(const PlanKey&, const PlanKey&) = default;
   [[nodiscard]] std::uint64_t hash() const;
 };
@@ -115,6 +132,7 @@ struct Call {
   std::array<std::int64_t, 4> o_strides{};
   std::array<std::int64_t, 3> lse_sizes{};  ///< `rank` - 1 of them, dense
   std::int64_t precision = 0;  ///< 1 + the number of a mode of heed_precision_name, 0 for none; set before it is read
+  bool may_build = false;      ///< whether NVRTC may build a program that no file has, in seconds; set likewise
 };
 
 /// Reads a call of heed::forward. `Refusal::none` where it has the form; libheed may still not support it.

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <initializer_list>
+#include <optional>
 
 #include "call.hpp"
 
@@ -14,6 +15,12 @@ struct QkvShapes {
 };
 /// `Refusal::none` where they have.
 Refusal read_shapes(TensorHandle q, TensorHandle k, TensorHandle v, QkvShapes& shapes);
+/// The same of tensors of one device, whose types may differ and have 8 bits: `dtype` is that of the query.
+Refusal read_scaled_shapes(TensorHandle q, TensorHandle k, TensorHandle v, QkvShapes& shapes);
+/// Of a tensor's elements, by PyTorch's number.
+std::optional<heed_dtype> dtype_of(std::int32_t dtype);
+/// The same of 8 bits too.
+std::optional<heed_dtype> scaled_dtype_of(std::int32_t dtype);
 
 /// Of a tensor of four dimensions.
 heed_strides strides_of(const Shape& shape);

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "call_parts.hpp"
+#include "scaled_call.hpp"
 
 namespace heed::torch {
 
@@ -126,7 +127,9 @@ bool read_output(const Features& f, bool ragged, Call& call) {
 Refusal read_featured_call(TensorHandle q_tensor, TensorHandle k_tensor, TensorHandle v_tensor, const Masking& masking,
                            const Features& f, Call& call) {
   QkvShapes shapes;
-  if (const Refusal refusal = read_shapes(q_tensor, k_tensor, v_tensor, shapes); refusal != Refusal::none)
+  const bool is_scaled = f.scales.are_given();
+  if (const Refusal refusal = (is_scaled ? read_scaled_shapes : read_shapes)(q_tensor, k_tensor, v_tensor, shapes);
+      refusal != Refusal::none)
     return refusal;
   const auto& [q, k, v, dtype] = shapes;
   if (masking.scale && !(std::isfinite(*masking.scale) && *masking.scale > 0)) return Refusal::scale;
@@ -148,6 +151,8 @@ Refusal read_featured_call(TensorHandle q_tensor, TensorHandle k_tensor, TensorH
   p.flags = HEED_WANTS_LSE;
   call.dtype = q.dtype;
   call.device_type = q.device_type;
+  if (is_scaled)
+    if (const Refusal refusal = read_types(shapes, f.scales, call); refusal != Refusal::none) return refusal;
 
   const bool paged = static_cast<bool>(f.page_table);
   const Ragged ragged{static_cast<bool>(f.cu_seqlens_q), static_cast<bool>(f.cu_seqlens_k)};
@@ -195,6 +200,7 @@ Refusal read_featured_call(TensorHandle q_tensor, TensorHandle k_tensor, TensorH
   }
   if (f.block_counts) fits = fits && read_blocks(f, call);
   fits = fits && read_output(f, ragged.queries, call);
+  if (is_scaled) fits = fits && read_scales(f.scales, ragged.queries, ragged.keys, call);
   if (!fits) return Refusal::feature_tensor;
   if (f.bias)
     if (const Refusal refusal = add_bias(f.bias, call); refusal != Refusal::none) return refusal;

@@ -82,6 +82,9 @@ void set_features(const Features& f, heed_tensors& tensors) {
   set(f.relative_bias, tensors.relative_bias);
   set(f.out_gate, tensors.out_gate);
   set(f.out_norm_weight, tensors.out_norm_weight);
+  set(f.scales.q.factors, tensors.q_scale);
+  set(f.scales.k.factors, tensors.k_scale);
+  set(f.scales.v.factors, tensors.v_scale);
   tensors.dropout_seed = static_cast<std::uint64_t>(f.dropout_seed);
   tensors.dropout_offset = static_cast<std::uint64_t>(f.dropout_offset);
 }
@@ -196,6 +199,7 @@ Outputs forward(StableValue* stack, bool wants_lse) {
 // A call like another, of other tensors.
 Refusal read_again(const Inputs& inputs, const Masking& masking, const Call& before, Call& call) {
   call.precision = before.precision;
+  call.may_build = before.may_build;
   constexpr std::uint32_t kOfDenseCalls = HEED_WANTS_LSE | HEED_HAS_BIAS;
   if ((before.problem.flags & ~kOfDenseCalls) != 0 || before.problem.softcap != 0 || before.problem.dropout != 0)
     return read_featured_call(inputs.q.get(), inputs.k.get(), inputs.v.get(), masking, inputs.features, call);
@@ -230,8 +234,14 @@ void run_call(PlanEntry& entry, const Call& call, const Inputs& inputs, const Ma
 
 namespace {
 
-// @param precision of the call; where it has none, `or_unfused` computes what no plan does
-void forward_featured(StableValue* stack, std::int64_t precision, bool or_unfused) {
+// How a featured call is served.
+struct Service {
+  std::int64_t precision = 0;
+  bool or_plain = false;    ///< as it is where the precision's mode does not serve it
+  bool or_unfused = false;  ///< by PyTorch's operators where no plan runs it
+};
+
+void forward_featured(StableValue* stack, const Service& service, Scales scales) {
   Inputs inputs{tensor_of(stack[0]), tensor_of(stack[1]), tensor_of(stack[2])};
   const Masking masking = masking_of(stack + 3);
   Features& f = inputs.features;
@@ -250,15 +260,21 @@ void forward_featured(StableValue* stack, std::int64_t precision, bool or_unfuse
   f.out_gate = optional_tensor_of(stack[28]);
   f.out_norm_weight = optional_tensor_of(stack[29]);
   f.out_norm_eps = number_of<double>(stack[30]);
+  f.scales = std::move(scales);
   Call call;
-  call.precision = precision;
+  call.precision = service.precision;
+  call.may_build = (service.precision != 0 && !service.or_plain) || f.scales.are_given();
   const Refusal refusal =
       read_featured_call(inputs.q.get(), inputs.k.get(), inputs.v.get(), masking, inputs.features, call);
-  PlanEntry* const entry = refusal == Refusal::none ? &entry_of(call) : nullptr;
+  PlanEntry* entry = refusal == Refusal::none ? &entry_of(call) : nullptr;
+  if (entry != nullptr && entry->plan() == nullptr && service.precision != 0 && service.or_plain) {
+    set_precision(call, 0);
+    entry = &entry_of(call);
+  }
   Outputs outputs;
   if (entry != nullptr && entry->plan() != nullptr)
     run_call(*entry, call, inputs, masking, outputs);
-  else if (or_unfused)
+  else if (service.or_unfused)
     outputs = run_unfused_features(inputs, masking);
   else
     throw std::runtime_error(entry != nullptr ? entry->refused()
@@ -270,11 +286,23 @@ void forward_featured(StableValue* stack, std::int64_t precision, bool or_unfuse
 }  // namespace
 
 void forward_features_kernel(StableValue* stack, std::uint64_t, std::uint64_t) {
-  forward_featured(stack, 0, number_of<bool>(stack[31]));
+  forward_featured(stack, {.or_unfused = number_of<bool>(stack[31])}, {});
 }
 
 void forward_precision_kernel(StableValue* stack, std::uint64_t, std::uint64_t) {
-  forward_featured(stack, number_of<std::int64_t>(stack[31]), false);
+  const bool or_plain = number_of<bool>(stack[32]);
+  forward_featured(stack, {number_of<std::int64_t>(stack[31]), or_plain, or_plain}, {});
+}
+
+void forward_scaled_kernel(StableValue* stack, std::uint64_t, std::uint64_t) {
+  Scales scales;
+  Scales::One* const all[] = {&scales.q, &scales.k, &scales.v};
+  for (std::size_t i = 0; i < std::size(all); ++i) {
+    all[i]->factors = optional_tensor_of(stack[31 + i]);
+    all[i]->rows = number_of<std::int64_t>(stack[34 + i]);
+  }
+  scales.out_dtype = number_of<std::int64_t>(stack[37]);
+  forward_featured(stack, {}, std::move(scales));
 }
 
 void forward_kernel(StableValue* stack, std::uint64_t, std::uint64_t) {

@@ -25,7 +25,10 @@ void run_call(PlanEntry& entry, const Call& call, const Inputs& inputs, const Ma
 void forward_kernel(StableValue* stack, std::uint64_t arguments, std::uint64_t results);
 void forward_lse_kernel(StableValue* stack, std::uint64_t arguments, std::uint64_t results);
 void forward_features_kernel(StableValue* stack, std::uint64_t arguments, std::uint64_t results);
-/// heed::forward_precision: the same of inputs that a mode quantises, whose number is the last argument. Never unfused.
+/// heed::forward_precision: the same of inputs that a mode quantises, whose number is `precision`. What the mode does
+/// not serve is refused, or served as it is where the argument `or_plain` is true.
 void forward_precision_kernel(StableValue* stack, std::uint64_t arguments, std::uint64_t results);
+/// heed::forward_scaled: the same of tensors of 8 bits with scale factors. Never unfused.
+void forward_scaled_kernel(StableValue* stack, std::uint64_t arguments, std::uint64_t results);
 
 }  // namespace heed::torch

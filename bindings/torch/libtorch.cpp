@@ -50,6 +50,9 @@ void attach_libtorch(const std::string& path) {
   find(library, t.dtype_uint8, "aoti_torch_dtype_uint8", true);
   find(library, t.dtype_bool, "aoti_torch_dtype_bool", true);
   find(library, t.dtype_int32, "aoti_torch_dtype_int32", true);
+  find(library, t.dtype_int8, "aoti_torch_dtype_int8", true);
+  find(library, t.dtype_float8_e4m3fn, "aoti_torch_dtype_float8_e4m3fn", true);
+  find(library, t.dtype_float8_e5m2, "aoti_torch_dtype_float8_e5m2", true);
   find(library, t.device_type_cpu, "aoti_torch_device_type_cpu", true);
   find(library, t.device_type_cuda, "aoti_torch_device_type_cuda", true);
 

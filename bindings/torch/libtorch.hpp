@@ -69,6 +69,9 @@ struct Libtorch {
   std::int32_t (*dtype_uint8)();
   std::int32_t (*dtype_bool)();
   std::int32_t (*dtype_int32)();
+  std::int32_t (*dtype_int8)();
+  std::int32_t (*dtype_float8_e4m3fn)();
+  std::int32_t (*dtype_float8_e5m2)();
   std::int32_t (*device_type_cpu)();
   std::int32_t (*device_type_cuda)();
 

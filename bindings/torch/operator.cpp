@@ -55,6 +55,7 @@ HEED_TORCH_API int heed_torch_register(const char* libtorch_path, std::uint64_t 
                       {"forward_lse", forward_lse_kernel},
                       {"forward_features", forward_features_kernel},
                       {"forward_precision", forward_precision_kernel},
+                      {"forward_scaled", forward_scaled_kernel},
                       {"refusal", refusal_kernel},
                       {"scaled_dot_product_attention", route_on_device}});
     set_python_keys(python_keys);

@@ -53,6 +53,10 @@ Entry made(const Call& call) {
     options.threads = static_cast<std::int32_t>(threads);
     options.parallel_for = parallel_for;
   }
+  auto entry = std::make_shared<PlanEntry>(call.problem, options);
+  if (entry->plan() != nullptr || !call.may_build || call.problem.device_type == HEED_CPU) return entry;
+  // Files of programs for GPUs hold few that quantised inputs with features take.
+  options.build = HEED_BUILD_WAIT;
   return std::make_shared<PlanEntry>(call.problem, options);
 }
 

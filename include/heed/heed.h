@@ -286,8 +286,11 @@ typedef struct heed_options {
   const char* variant; /* "family:knob=value,..." or "auto": this one alone */
   const void* image;   /* its binary: a cubin, or on a CPU a shared object; else it is looked for among the programs */
   size_t image_bytes;
-  int32_t build;          /* heed_build; on a CPU nothing is built */
-  int32_t reserved_build; /* 0 */
+  int32_t build;    /* heed_build; on a CPU nothing is built */
+  int32_t debug;    /* 1: runs make checks that take time, and fail with HEED_INVALID_ARGUMENT where one does,
+                     * with O written as without. So does HEED_DEBUG=1 in the environment. What is checked: no
+                     * value is lost where a `precision` quantises it. A GPU's run waits for its stream then,
+                     * which must not be captured */
   const char* book; /* a book of champions (heed book), which comes before the programs; "" for none. Null: the one
                      * that HEED_BOOK names, else that of $XDG_DATA_HOME/heed or ~/.local/share/heed if there is one */
   heed_parallel_for parallel_for; /* runs a CPU plan as `threads` tasks; null: on threads of the library's own */

@@ -1,5 +1,11 @@
 #include "verify/quantisation_modes.hpp"
 
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
 #include "base/parallel.hpp"
 #include "quantise/quantise.hpp"
 #include "verify/scene.hpp"
@@ -24,6 +30,13 @@ void take_mean_out(const Workload& w, InputValues& values) {
   });
 }
 
+bool has_lost(const InputValues& prepared) {
+  const auto lost = [](const Values& tensor) {
+    return std::any_of(tensor.begin(), tensor.end(), [](float x) { return std::isinf(x); });
+  };
+  return lost(prepared.q) || lost(prepared.k) || lost(prepared.v);
+}
+
 }  // namespace
 
 InputValues prepared_by(const Workload& workload, const quantise::Mode& mode, InputValues values, std::uint64_t seed) {
@@ -46,12 +59,38 @@ InputValues prepared_by(const Workload& workload, const quantise::Mode& mode, In
 Accuracy cost_of(const Workload& workload, const quantise::Mode& mode, const InputValues& values,
                  const std::vector<RowIndex>& rows, std::uint64_t seed) {
   const Workload quantised = quantise::quantised_by(workload, mode);
+  const InputValues prepared = prepared_by(workload, mode, values, seed);
+  if (has_lost(prepared)) {
+    constexpr double kInfinity = std::numeric_limits<double>::infinity();
+    return {kInfinity, kInfinity, 0, kInfinity, {}};
+  }
   const Scene plain(workload, values, LaunchPlan{}, 1);
   const std::vector<RowIndex> there = rows_that_are_there(plain, rows);
   const ReferenceRows exact = reference_attention(workload, plain.tensors(), there);
-  const Scene given(quantised, prepared_by(workload, mode, values, seed), LaunchPlan{}, 1);
+  const Scene given(quantised, prepared, LaunchPlan{}, 1);
   const ReferenceRows out = reference_attention(quantised, given.tensors(), there);
   return accuracy_of(there, out.out, exact.out);
+}
+
+std::string lost_values(const Workload& workload, const quantise::Mode& mode, const InputValues& values,
+                        std::uint64_t seed) {
+  const InputValues prepared = prepared_by(workload, mode, values, seed);
+  std::string words;
+  const auto add = [&](const char* name, const Values& tensor, std::int64_t heads, std::int64_t rows,
+                       std::int64_t dim) {
+    const auto is_lost = [](float x) { return std::isinf(x); };
+    const auto count = std::count_if(tensor.begin(), tensor.end(), is_lost);
+    if (count == 0) return;
+    const std::int64_t first = std::find_if(tensor.begin(), tensor.end(), is_lost) - tensor.begin();
+    const std::int64_t row = first / dim, head = row / rows;
+    words += fmt::format("{}{} value{} of {}, the first in batch entry {}, head {}, row {}, column {}",
+                         words.empty() ? "" : ", and ", count, count == 1 ? "" : "s", name, head / heads, head % heads,
+                         row % rows, first % dim);
+  };
+  add("Q", prepared.q, workload.heads, workload.len_q, workload.dim);
+  add("K", prepared.k, workload.heads_kv, workload.len_k, workload.dim);
+  add("V", prepared.v, workload.heads_kv, workload.len_k, workload.dim_v);
+  return words;
 }
 
 }  // namespace heed::verify

@@ -102,6 +102,24 @@ class GpuQuantiser final : public Quantiser {
     launch(pass, quantise::Stage::elements, 3, stream);
     return 0;
   }
+  std::array<quantise::Lost, 3> lost(const quantise::Pass& pass, void* stream) const override {
+    const CudaDriver& cuda = cuda_driver();
+    auto* const queue = static_cast<CUstream>(stream);
+    CUstreamCaptureStatus capture = CU_STREAM_CAPTURE_STATUS_NONE;
+    check(cuda.stream_is_capturing(queue, &capture), "asking whether the stream is captured");
+    if (capture != CU_STREAM_CAPTURE_STATUS_NONE)
+      throw Error(ErrorCode::usage,
+                  "with heed_options.debug or HEED_DEBUG=1 a run waits for its stream, which is captured into a graph; "
+                  "capture it without");
+    const auto at = reinterpret_cast<CUdeviceptr>(pass.lost);
+    std::array<quantise::Lost, 3> all;
+    all.fill({0, quantise::kNoneLost});
+    check(cuda.memcpy_htod_async(at, all.data(), sizeof(all), queue), "clearing the count of lost values");
+    launch(pass, quantise::Stage::lost, 3, stream);
+    check(cuda.memcpy_dtoh_async(all.data(), at, sizeof(all), queue), "reading the count of lost values");
+    check(cuda.stream_synchronize(queue), "waiting for the count of lost values");
+    return all;
+  }
 
  private:
   static constexpr unsigned kBlocksEach = 8;  // of a multiprocessor: 2048 threads, all that it has room for

@@ -28,6 +28,14 @@ constexpr std::size_t kLeastSemaphoreBytes = 16384;  // 4096 counters: those of 
   throw Error(ErrorCode::usage, text, std::move(value));
 }
 
+bool is_debug_in_environment() {
+  const char* const named = std::getenv("HEED_DEBUG");
+  const std::string_view text = named == nullptr ? "" : named;
+  if (text.empty() || text == "0") return false;
+  if (text == "1") return true;
+  refuse(fmt::format("HEED_DEBUG is \"{}\"; give 1 for checks of each run, or 0 for none", text), std::string(text));
+}
+
 TensorBytes bytes_of_tensors(const Workload& w) {
   const auto bytes = [](Dtype dtype) { return static_cast<int>(size_of(dtype)); };
   return {bytes(w.dtype_q()), bytes(w.dtype_k()), bytes(w.dtype_v()), bytes(w.dtype)};
@@ -37,6 +45,7 @@ TensorBytes bytes_of_tensors(const Workload& w) {
 
 Options read_options(const heed_options* given) {
   Options options;
+  options.debug = is_debug_in_environment();
   if (given == nullptr) return options;
   if (given->struct_size != sizeof(heed_options))
     refuse(fmt::format("heed_options has {} bytes; this library reads {}: set it with heed_options_init",
@@ -49,8 +58,10 @@ Options read_options(const heed_options* given) {
     refuse(fmt::format("{} threads were asked for; at most {} share a plan's work", given->threads, kMostThreads),
            std::to_string(given->threads));
   options.threads = given->threads;
-  if (given->reserved_build != 0)
-    refuse("reserved fields of heed_options must be 0", std::to_string(given->reserved_build));
+  if (given->debug != 0 && given->debug != 1)
+    refuse(fmt::format("debug is {}; give 1 for checks of each run, or 0 for none", given->debug),
+           std::to_string(given->debug));
+  options.debug = options.debug || given->debug == 1;
   if (given->build < HEED_BUILD_OFF || given->build > HEED_BUILD_WAIT)
     refuse(fmt::format("{} is no heed_build", given->build), std::to_string(given->build));
   options.build = given->build;

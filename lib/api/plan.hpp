@@ -36,9 +36,10 @@ struct Options {
   ParallelFor parallel_for;         ///< the caller's threads; without a function the library's own
   std::string precision;            ///< a quantise::Mode's name; empty: inputs stay as they are
   bool keeps_kv = false;            ///< in the L2, of a GPU's plan
+  bool debug = false;               ///< whether runs make checks that take time
 };
 /// @throws Error(usage) for a struct of another size, an image without a variant, threads outside 0 to 4096, a
-/// build or a policy of the L2 that is none
+/// build or a policy of the L2 that is none, a HEED_DEBUG in the environment that is neither 0 nor 1
 Options read_options(const heed_options* options);
 
 /// A program that was chosen for a problem.

@@ -66,10 +66,20 @@ PrecisionDecision decide_by(const Problem& problem, const quantise::Mode& mode, 
                             const DeviceFacts& device) {
   const Workload& w = problem.workload;
   if (w.page_size > 0)
+    throw Error(
+        ErrorCode::unsupported,
+        fmt::format("{} quantises Q, K and V in each run, and keys in pages are a cache that outlives it; "
+                    "quantise the pages as they are written, in 8 bits with scale factors of your own, and give "
+                    "them so: dtype_k, dtype_v and HEED_SCALED with k_scale and v_scale, in Python k_scale= and "
+                    "v_scale= of heed.attention, without precision",
+                    mode.name),
+        to_string(w));
+  const bool by_blocks = mode.tensors.find("/block") != std::string_view::npos;
+  if (w.ragged && by_blocks)
     throw Error(ErrorCode::unsupported,
-                fmt::format("{} quantises Q, K and V in each run, and keys in pages are a cache that outlives it; "
-                            "quantise the pages as they are written, and give them with HEED_SCALED",
-                            mode.name),
+                fmt::format("{} has a scale factor for each block of rows ({}), and entries of a ragged batch begin "
+                            "within blocks; take a mode by heads or by rows",
+                            mode.name, mode.tensors),
                 to_string(w));
   (void)quantise::quantised_by(w, mode);  // says what the mode would change
   Options chosen = options;

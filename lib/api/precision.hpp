@@ -1,6 +1,7 @@
 /// Plans of heed_options.precision: inputs of 16 or 32 bits that a run quantises by a named mode (quantise/modes.hpp).
 #pragma once
 
+#include <array>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -29,6 +30,10 @@ std::unique_ptr<Plan> make_precision_plan(const Problem& problem, const Options&
 /// For heed_explain: the mode, what it quantises, and what it costs.
 std::string precision_lines(std::string_view mode);
 
+/// @throws Error(invalid_input) where quantising lost a value, with how many of Q, K and V, and the first
+void expect_none_lost(const quantise::Pass& pass, const quantise::Mode& mode,
+                      const std::array<quantise::Lost, 3>& lost);
+
 /// Runs the stages of a pass.
 class Quantiser {
  public:
@@ -40,6 +45,9 @@ class Quantiser {
   virtual double shift_lse(const quantise::Pass& pass, void* stream) const = 0;
   /// Queues the elements alone, of tensors whose factors are given.
   virtual double quantise_by_given_factors(const quantise::Pass& pass, void* stream) const = 0;
+  /// Of Q, K and V, after `quantise` of the same pass; waits for a GPU's stream.
+  /// @param pass with room at `lost` @throws Error(usage) for a stream that is captured
+  [[nodiscard]] virtual std::array<quantise::Lost, 3> lost(const quantise::Pass& pass, void* stream) const = 0;
 
  protected:
   Quantiser() = default;

@@ -28,7 +28,7 @@ struct Place {
 class PrecisionPlan final : public Plan {
  public:
   PrecisionPlan(const Problem& problem, const PrecisionDecision& decision, std::unique_ptr<Plan> inner,
-                std::unique_ptr<Quantiser> quantiser, std::unique_ptr<Copies> copies)
+                std::unique_ptr<Quantiser> quantiser, std::unique_ptr<Copies> copies, bool debug)
       : Plan(problem, nothing_to_run(), LaunchPlan{}),
         mode_(*decision.mode),
         inner_problem_(decision.inner),
@@ -37,7 +37,8 @@ class PrecisionPlan final : public Plan {
         quantiser_(std::move(quantiser)),
         copies_(std::move(copies)),
         copies_v_(decision.copies_v),
-        copies_o_(decision.copies_o) {
+        copies_o_(decision.copies_o),
+        debug_(debug) {
     workspace_bytes_ = workspace_part(inner_->workspace_bytes());
     const Problem& to = inner_problem_;
     const Workload& w = problem_.workload;
@@ -104,6 +105,7 @@ class PrecisionPlan final : public Plan {
     };
     v_copy_ = copied(copies_v_, to.v_sizes());
     o_copy_ = copied(copies_o_, to.o_sizes());
+    lost_ = debug_ ? room(3 * sizeof(quantise::Lost)) : 0;
   }
 
   void prepare(void* workspace, void* stream) const override {
@@ -166,6 +168,7 @@ class PrecisionPlan final : public Plan {
       if (pass.shift_count > 0) pass.shift = reinterpret_cast<float*>(room_of + shift_);
       pass.lse = at.lse;
     }
+    if (debug_) pass.lost = reinterpret_cast<quantise::Lost*>(room_of + lost_);
     double us = quantiser_->quantise(pass, stream);
     const Problem& to = inner_problem_;
     if (copies_v_) {
@@ -182,6 +185,7 @@ class PrecisionPlan final : public Plan {
       copies_->run({&copy, 1}, stream);
     }
     if (pass.shift != nullptr) us += quantiser_->shift_lse(pass, stream);
+    if (debug_) expect_none_lost(pass, mode_, quantiser_->lost(pass, stream));
     return us;
   }
 
@@ -195,6 +199,7 @@ class PrecisionPlan final : public Plan {
   std::unique_ptr<Copies> copies_;
   bool copies_v_;
   bool copies_o_;
+  bool debug_;
   quantise::Pass pass_{};
   Place q_;
   Place k_;
@@ -204,6 +209,7 @@ class PrecisionPlan final : public Plan {
   std::size_t shift_ = 0;
   std::size_t v_copy_ = 0;
   std::size_t o_copy_ = 0;
+  std::size_t lost_ = 0;
 };
 
 // Pieces of a stage are shared by the plan's threads, as blocks of a program are.
@@ -221,6 +227,14 @@ class CpuQuantiser final : public Quantiser {
   double shift_lse(const quantise::Pass& pass, void*) const override { return run(pass, Stage::lse); }
   double quantise_by_given_factors(const quantise::Pass& pass, void*) const override {
     return run(pass, Stage::elements);
+  }
+  std::array<quantise::Lost, 3> lost(const quantise::Pass& pass, void*) const override {
+    std::array<quantise::Lost, 3> all;
+    all.fill({0, quantise::kNoneLost});
+    quantise::Pass own = pass;
+    own.lost = all.data();
+    run(own, Stage::lost);
+    return all;
   }
 
  private:
@@ -267,7 +281,7 @@ std::unique_ptr<Plan> make_precision_plan(const Problem& problem, const Options&
   std::unique_ptr<Quantiser> quantiser =
       cpu ? make_cpu_quantiser(plain, device) : make_gpu_quantiser(problem, choose_quantiser(plain, device));
   return std::make_unique<PrecisionPlan>(problem, decision, make_plan(decision.inner, plain), std::move(quantiser),
-                                         std::move(copies));
+                                         std::move(copies), options.debug);
 }
 
 }  // namespace heed::api

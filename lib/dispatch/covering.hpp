@@ -40,10 +40,13 @@ std::vector<CoveringProgram> covering_programs(const DeviceFacts& device, const 
 
 /// The programs that precision modes take (heed_options.precision), by name: for each dtype, head dim and mask the
 /// default of every family that reads what the mode quantises. On a GPU without features; on a CPU with all of them, of
-/// head dims from 64 on, without windows.
+/// head dims from 64 on. "cache_e4m3" and "cache_int8" stand for those that read K and V alone in 8 bits, on a CPU,
+/// without windows.
 /// @throws Error(usage) for a name that is none
 std::vector<CoveringProgram> precision_programs(const DeviceFacts& device, const CoveringOptions& options,
                                                 const std::vector<std::string>& modes);
+/// What `modes` may hold: all modes and caches.
+std::vector<std::string> precision_names();
 
 /// The programs that page pools with K and V in 8 bits take (heed_offload_config.dtype_kv), by element type of pages:
 /// for each dtype, head dim and mask the default for few queries. On a GPU with lengths and pages alone; on a CPU with

@@ -6,6 +6,7 @@
 #include "quantise/modes.hpp"
 #include "workload/features.hpp"
 #include "workload/mask.hpp"
+#include "workload/quantised.hpp"
 
 namespace heed::dispatch {
 namespace {
@@ -25,12 +26,42 @@ Workload precision_workload(Dtype dtype, std::int64_t dim, MaskKind mask) {
   return w;
 }
 
+// What `modes` names beside modes: K and V that a cache holds in 8 bits, of any granularity.
+struct QuantisedCache {
+  std::string_view name;
+  std::string_view tensors;
+};
+constexpr QuantisedCache kCaches[] = {{"cache_e4m3", "kv/e4m3/head"}, {"cache_int8", "kv/int8/head"}};
+
+// A decoder's step over a cache.
+Workload cache_workload(Dtype dtype, std::int64_t dim, MaskKind mask, std::string_view tensors) {
+  Workload w = precision_workload(dtype, dim, mask);
+  w.heads = 32;
+  w.len_q = 1;
+  if (mask == MaskKind::causal) w.mask = Mask::causal_bottom_right;
+  w.quantised = parse_quantised("the cache", tensors);
+  return w;
+}
+
+const QuantisedCache* find_cache(std::string_view name) {
+  const auto* const at = std::find_if(std::begin(kCaches), std::end(kCaches),
+                                      [&](const QuantisedCache& cache) { return cache.name == name; });
+  return at == std::end(kCaches) ? nullptr : at;
+}
+
 // A level with a matrix unit has no use of it for quantised inputs: libheed takes the program of the level below.
 bool is_served_by_lower_level(const DeviceFacts& device) {
   return device.kind == DeviceKind::cpu && device.matrix_unit && find_cpu_level(device.arch) != nullptr;
 }
 
 }  // namespace
+
+std::vector<std::string> precision_names() {
+  std::vector<std::string> names;
+  for (const quantise::Mode& mode : quantise::modes()) names.emplace_back(mode.name);
+  for (const QuantisedCache& cache : kCaches) names.emplace_back(cache.name);
+  return names;
+}
 
 std::vector<CoveringProgram> precision_programs(const DeviceFacts& device, const CoveringOptions& options,
                                                 const std::vector<std::string>& modes) {
@@ -46,10 +77,17 @@ std::vector<CoveringProgram> precision_programs(const DeviceFacts& device, const
   for (const Dtype dtype : options.dtypes)
     for (const std::int64_t dim : options.dims)
       for (const MaskKind mask : options.masks) {
-        // On a CPU, where one program takes a second or more to build: head dims up to 64 are padded to it, and no call
-        // of PyTorch's function has a window.
-        if (cpu && (dim < 64 || mask == MaskKind::window)) continue;
+        if (cpu && dim < 64) continue;  // head dims up to 64 are padded to it
         for (const std::string& name : modes) {
+          if (const auto* cache = find_cache(name); cache != nullptr) {
+            // Of GPUs NVRTC makes them; on a CPU one program takes a second or more to build, and few caches have
+            // windows.
+            if (!cpu || mask == MaskKind::window) continue;
+            const Workload of_cache = cache_workload(dtype, dim, mask, cache->tensors);
+            for (const Family* family : families())
+              if (!family->is_special()) add(*family, with_features(of_cache, family->features()));
+            continue;
+          }
           Workload w = precision_workload(dtype, dim, mask);
           // Scale factors' granularity is a number of a launch, and rotation none of the program's.
           w.quantised = quantise::quantised_by(w, quantise::find_mode(name)).quantised;

@@ -164,6 +164,31 @@ void write_elements(const Pass& pass, const TensorPass& t, const Piece& at) {
   });
 }
 
+void count_lost(const Pass& pass, const TensorPass& t, const Piece& at) {
+  const EntryRows rows = rows_of(pass.rows, t.are_keys != 0, at.entry);
+  Row given, prepared;
+  Lost own{0, kNoneLost};
+  for_rows(rows, at.chunk, [&](int r) {
+    load(t, offset_of(t.from_strides, rows.first, at.entry, at.head, r), given.data());
+    load_prepared(pass, t, rows, at.entry, at.head, r, prepared.data());
+    const long long index = factor_index(t.scales, rows.first, at.entry, at.head, r);
+    for (int d = 0; d < t.dim; ++d) {
+      const auto column = static_cast<std::size_t>(d);
+      const float factor = factor_of(t.largest[index + (t.scales.channel != 0 ? d : 0)], t.to_element);
+      if (!is_lost(given[column], prepared[column], factor, t.to_element)) continue;
+      ++own.count;
+      own.first = std::min(own.first, lost_index(pass.rows, t, at.entry, at.head, r, d));
+    }
+  });
+  if (own.count == 0) return;
+  Lost& all = pass.lost[&t == &pass.q ? 0 : &t == &pass.k ? 1 : 2];
+  std::atomic_ref<unsigned long long>(all.count).fetch_add(own.count, std::memory_order_relaxed);
+  std::atomic_ref<unsigned long long> first(all.first);
+  unsigned long long known = first.load(std::memory_order_relaxed);
+  while (known > own.first && !first.compare_exchange_weak(known, own.first, std::memory_order_relaxed)) {
+  }
+}
+
 constexpr long long kFactorsOfPiece = 4096;
 constexpr long long kShiftsOfPiece = 16384;
 
@@ -205,6 +230,9 @@ long long pieces_of(const Pass& pass, Stage stage) {
     case Stage::elements:
       for (const TensorPass* t : all) pieces += pieces_of_tensor(pass, *t) + factor_pieces(*t);
       return pieces;
+    case Stage::lost:
+      for (const TensorPass* t : all) pieces += pass.lost == nullptr ? 0 : pieces_of_tensor(pass, *t);
+      return pieces;
     case Stage::lse:
       return pass.shift == nullptr ? 0 : (pass.shift_count + kShiftsOfPiece - 1) / kShiftsOfPiece;
   }
@@ -224,10 +252,11 @@ void run_piece(const Pass& pass, Stage stage, long long piece) {
     const long long own = pieces_of_tensor(pass, *t);
     if (piece < own) {
       const Piece at = piece_of(pass.rows, *t, piece);
+      if (stage == Stage::lost) return count_lost(pass, *t, at);
       return stage == Stage::largest ? find_largest(pass, *t, at) : write_elements(pass, *t, at);
     }
     piece -= own;
-    if (stage == Stage::largest) continue;
+    if (stage != Stage::elements) continue;
     const long long factors = factor_pieces(*t);
     if (piece < factors) return write_factors(*t, piece);
     piece -= factors;

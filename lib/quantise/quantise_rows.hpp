@@ -63,6 +63,13 @@ struct TensorPass {
   int is_wide;     ///< whether rows can be read by lanes of a warp as they share them (elements_of_lane)
 };
 
+/// Values of one tensor that quantising loses (is_lost).
+struct Lost {
+  unsigned long long count;
+  unsigned long long first;  ///< the least ((entry * heads + head) * most_rows + row) * dim + column of one
+};
+inline constexpr unsigned long long kNoneLost = ~0ULL;  ///< `first` where `count` is 0
+
 /// The parameter of the entry `heed_quantise`. Tensors that are not quantised have no `to`.
 struct Pass {
   TensorPass q;
@@ -78,11 +85,12 @@ struct Pass {
   float norm;                  ///< of a rotation: 1 / sqrt(dim)
   int stage;                   ///< a Stage
   unsigned signs[kSignWords];  ///< bit i: column i changes its sign
+  Lost* lost;                  ///< of Q, K and V, {0, kNoneLost} before Stage::lost; null: nobody wants it
 };
 
 /// One launch each, in this order. `sums` and `means` of passes that smooth; `lse` after attention, of those that
-/// smooth where the log-sum-exp is wanted.
-enum class Stage { sums, means, largest, elements, lse };
+/// smooth where the log-sum-exp is wanted; `lost` any time after `largest`, in debug mode.
+enum class Stage { sums, means, largest, elements, lse, lost };
 
 /// The rows of an entry that are quantised, [begin, end), and the row of the tensor that its row 0 is.
 struct EntryRows {
@@ -167,6 +175,36 @@ HEED_HOST_DEVICE inline unsigned char element_of(float x, float factor, int to_e
 /// Factor `index` of a tensor: of its largest magnitude, or as it was given.
 HEED_HOST_DEVICE inline float factor_at(const TensorPass& t, long long index) {
   return t.largest == nullptr ? t.factors[index] : factor_of(t.largest[index], t.to_element);
+}
+
+/// Whether a value in units of its factor lies beyond the elements, so that the nearest one is off by more than half a
+/// step: 448 and half of 32, 57344 and half of 8192.
+HEED_HOST_DEVICE constexpr bool saturates(float scaled, int to_element) {
+  if (to_element == static_cast<int>(Element::int8)) return scaled > 127.5F || scaled < -128.5F;
+  const float most = to_element == static_cast<int>(Element::e4m3) ? 464.0F : 61440.0F;
+  return scaled > most || scaled < -most;
+}
+
+HEED_HOST_DEVICE constexpr bool is_infinite(float x) {
+  return (detail::bits_of_float(x) & 0x7fffffffU) == 0x7f800000U;
+}
+
+/// Whether a value is lost: it is infinite, or becomes so where the mean is taken out or its row is rotated, or its
+/// element saturates, which it does not beside a factor of the largest magnitude. NaN is not: it shows as it does
+/// without quantising.
+/// @param prepared without the mean and rotated
+HEED_HOST_DEVICE inline bool is_lost(float given, float prepared, float factor, int to_element) {
+  if (given != given) return false;
+  return is_infinite(given) || is_infinite(prepared) || saturates(prepared / factor, to_element);
+}
+
+/// Lost::first of one value.
+HEED_HOST_DEVICE constexpr unsigned long long lost_index(const Rows& r, const TensorPass& t, int entry, int head,
+                                                         int row, int column) {
+  const auto of_head =
+      static_cast<unsigned long long>(entry) * static_cast<unsigned>(t.heads) + static_cast<unsigned>(head);
+  const auto of_row = of_head * static_cast<unsigned>(t.are_keys != 0 ? r.len_k : r.len_q) + static_cast<unsigned>(row);
+  return of_row * static_cast<unsigned>(t.dim) + static_cast<unsigned>(column);
 }
 
 HEED_HOST_DEVICE constexpr bool changes_sign(const unsigned (&signs)[kSignWords], int column) {

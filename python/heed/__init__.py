@@ -29,6 +29,7 @@ _HOMES = {
     "attention_varlen": "functional",
     "scaled_dot_product_attention": "functional",
     "explain": "functional",
+    "quantise": "quantised",
     "install": "override",
     "sdpa": "override",
     "uninstall": "override",

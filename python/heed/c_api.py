@@ -14,7 +14,7 @@ DTYPES = {"fp16": 0, "bf16": 1, "fp32": 2}
 MASKS = {"none": 0, "causal_top_left": 1, "causal_bottom_right": 2, "window_top_left": 3, "window_bottom_right": 4}
 RUN_DEPENDENT = 1
 WANTS_LSE = 1
-HAS_BIAS, HAS_SINKS, RAGGED, PAGED = 2, 4, 8, 16
+HAS_BIAS, HAS_SINKS, RAGGED, PAGED, SCALED = 2, 4, 8, 16, 32
 HAS_ALIBI, ALIBI_BY_BATCH, KEY_LENGTHS, HAS_BLOCKS, HAS_PREFIX = 64, 128, 256, 512, 1024
 HAS_RELATIVE_BIAS, RELATIVE_PAST = 2048, 4096
 HAS_OUT_GATE, HAS_OUT_NORM, OUT_NORM_BY_HEAD = 8192, 16384, 32768
@@ -76,7 +76,7 @@ class Options(ctypes.Structure):
         ("image", ctypes.c_char_p),
         ("image_bytes", ctypes.c_size_t),
         ("build", ctypes.c_int32),
-        ("reserved_build", ctypes.c_int32),
+        ("debug", ctypes.c_int32),
         ("book", ctypes.c_char_p),
         ("parallel_for", ctypes.c_void_p),
         ("parallel_context", ctypes.c_void_p),

@@ -5,7 +5,7 @@ import math
 
 import torch
 
-from heed import c_api, features, libraries, operators, output, unfused
+from heed import c_api, features, libraries, operators, output, quantised, unfused
 from heed import precision as precisions
 from heed.features import Features
 
@@ -35,7 +35,7 @@ def attention(
     query, key, value, *, causal=False, window=None, alignment=None, scale=None, softcap=0.0, bias=None, sinks=None, alibi_slopes=None,
     key_lengths=None, page_table=None, page_layout="NHD", max_len_k=None, block_mask=None, prefix_lengths=None,
     dropout_p=0.0, dropout_seed=0, dropout_offset=0, relative_bias=None, out_gate=None, out_norm_weight=None, out_norm_eps=None, kv=None, precision=None,
-    return_lse=False,
+    q_scale=None, k_scale=None, v_scale=None, scale_rows=None, out_dtype=None, return_lse=False,
 ):  # fmt: skip
     """softmax(scale * Q K^T + mask) V by a kernel of Heed, or an error that says why there is none.
 
@@ -80,6 +80,12 @@ def attention(
                  (left, 0), scale, softcap, sinks and return_lse; no gradients.
     precision    a mode that quantises Q, K and V to 8 bits (docs/low-precision.md): "fp8", "int8", "fp8_smooth" and others; None for tensors as
                  they are. heed.explain says what a mode costs. Such a call has no gradient.
+    q_scale, k_scale, v_scale of those of query, key and value that are torch.float8_e4m3fn, torch.float8_e5m2 or torch.int8, which may differ in dtype: a
+                 number is element times factor, of floating point, positive and finite. A number or a Tensor for all; (heads,); (batch, heads);
+                 (batch, heads, blocks of rows), for pages (pages, heads_kv, blocks of a page); of v_scale also (batch, heads_kv, 1, dim_v); 1 in the place of
+                 any that is shared. Rows must be contiguous. Such a call has no gradient. heed.quantise makes elements.
+    scale_rows   rows that share a factor where there are blocks of them: one number or three, of query, key and value; 1 by default.
+    out_dtype    of O, where the query has 8 bits; elsewhere it is the query's.
     return_lse   whether the log-sum-exp of each row's scores is returned too: float32 (batch, heads, len_q), natural logarithm, minus
                  infinity, or its sink, for a row that sees no key.
 
@@ -96,12 +102,15 @@ def attention(
         others = {"bias": bias, "alibi_slopes": alibi_slopes, "key_lengths": key_lengths, "page_table": page_table, "max_len_k": max_len_k, "block_mask": block_mask, "prefix_lengths": prefix_lengths, "relative_bias": relative_bias, "out_gate": out_gate, "out_norm_weight": out_norm_weight}
         if dropout_p:
             others["dropout_p"] = True
-        others["precision"] = precision
+        others |= {"precision": precision, "q_scale": q_scale, "k_scale": k_scale, "v_scale": v_scale, "scale_rows": scale_rows, "out_dtype": out_dtype}
         return host_kv.attention("heed.attention()", query, key, value, kv, causal, window, alignment, scale, softcap, sinks, return_lse, others)
     f = Features(softcap, bias, sinks, alibi_slopes, key_lengths, None, None, page_table, prefix_lengths=prefix_lengths,
                  dropout_p=dropout_p, dropout_seed=dropout_seed, dropout_offset=dropout_offset)  # fmt: skip
-    query, key, value, masking = _checked_call(query, key, value, causal, window, alignment, scale, f, page_layout, max_len_k, block_mask, relative_bias, (out_gate, out_norm_weight, out_norm_eps))
-    number = _precision_number("heed.attention()", precision, query, key, value, f)
+    query, key, value, masking, scales = _checked_call(query, key, value, causal, window, alignment, scale, f, page_layout, max_len_k, block_mask, relative_bias, (out_gate, out_norm_weight, out_norm_eps),
+                                                       ((q_scale, k_scale, v_scale), scale_rows, out_dtype))  # fmt: skip
+    number = _precision_number("heed.attention()", precision, query, key, value, f, scales)
+    if scales is not None:
+        return _scaled("heed.attention()", query, key, value, masking, f, scales, return_lse)
     if recording is not None:
         return recording.call(workload(query, key, value, masking, f), "", (query, key, value), lambda: _attention(query, key, value, masking, f, return_lse, number))
     return _attention(query, key, value, masking, f, return_lse, number)
@@ -111,7 +120,7 @@ def attention_varlen(
     query, key, value, *, cu_seqlens_q, cu_seqlens_k=None, max_len_q, max_len_k, causal=False, window=None, alignment="bottom_right", scale=None,
     softcap=0.0, bias=None, sinks=None, alibi_slopes=None, key_lengths=None, page_table=None, page_layout="NHD", block_mask=None,
     prefix_lengths=None, dropout_p=0.0, dropout_seed=0, dropout_offset=0, relative_bias=None, out_gate=None, out_norm_weight=None, out_norm_eps=None,
-    precision=None, return_lse=False,
+    precision=None, q_scale=None, k_scale=None, v_scale=None, scale_rows=None, out_dtype=None, return_lse=False,
 ):  # fmt: skip
     """heed.attention of a ragged batch: entries of different lengths, whose rows follow each other in one tensor.
 
@@ -122,23 +131,43 @@ def attention_varlen(
     max_len_q     rows of the longest entry; max_len_k: its keys, or keys of a row of the page table
     alignment     of masks, to each entry's own lengths
 
-    The other arguments are those of heed.attention, where a bias and a block_mask count from each entry's own first row and key. Returns O (total_q,
-    heads, dim_v), or (O, log-sum-exp) with the log-sum-exp as (heads, total_q). Raises as heed.attention does.
+    The other arguments are those of heed.attention, where a bias and a block_mask count from each entry's own first row and key; scale factors of rows are of
+    pages alone. Returns O (total_q, heads, dim_v), or (O, log-sum-exp) with the log-sum-exp as (heads, total_q). Raises as heed.attention does.
     """
     f = Features(softcap, bias, sinks, alibi_slopes, key_lengths, cu_seqlens_q, cu_seqlens_k, page_table, prefix_lengths=prefix_lengths, max_len_q=max_len_q, max_len_k=max_len_k,
                  dropout_p=dropout_p, dropout_seed=dropout_seed, dropout_offset=dropout_offset)  # fmt: skip
-    query, key, value, masking = _checked_ragged_call(query, key, value, causal, window, alignment, scale, f, page_layout, block_mask, relative_bias, (out_gate, out_norm_weight, out_norm_eps))
-    number = _precision_number("heed.attention_varlen()", precision, query, key, value, f)
+    query, key, value, masking, scales = _checked_ragged_call(query, key, value, causal, window, alignment, scale, f, page_layout, block_mask, relative_bias, (out_gate, out_norm_weight, out_norm_eps),
+                                                              ((q_scale, k_scale, v_scale), scale_rows, out_dtype))  # fmt: skip
+    number = _precision_number("heed.attention_varlen()", precision, query, key, value, f, scales)
+    if scales is not None:
+        return _scaled("heed.attention_varlen()", query, key, value, masking, f, scales, return_lse)
     if recording is not None:
         return recording.call(workload(query, key, value, masking, f), "", (query, key, value), lambda: _attention(query, key, value, masking, f, return_lse, number))
     return _attention(query, key, value, masking, f, return_lse, number)
 
 
-def _precision_number(name, precision, query, key, value, f):
+def _precision_number(name, precision, query, key, value, f, scales):
     number = precisions.number_of(name, precision)
+    if number and scales is not None:
+        raise ValueError(f"{name}: precision={precision!r} quantises tensors of 16 or 32 bits, and here some have 8 already; leave precision out")
     if number and features.needs_gradient(query, key, value, f):
         raise NotImplementedError(f"{name}: a call with precision={precision!r} has no gradient; call it under torch.no_grad(), or leave precision out")
     return number
+
+
+def _scaled(name, query, key, value, masking, f, scales, return_lse):
+    if features.needs_gradient(query, key, value, f):
+        raise NotImplementedError(f"{name}: a call with tensors of 8 bits has no gradient; call it under torch.no_grad()")
+    try:
+        o, lse = operators.forward_scaled(query, key, value, *masking, *f.arguments(), *scales.arguments())
+        return (o, lse) if return_lse else o
+    except RuntimeError as error:
+        if query.is_meta or type(query) is not torch.Tensor:
+            raise
+        refused = _refusal(query, key, value, masking, True, f, scales=scales)
+        if refused is None:
+            raise
+        raise NotImplementedError(refused) from error
 
 
 def _attention(query, key, value, masking, f, return_lse, precision=0):
@@ -174,15 +203,16 @@ def _forward_features(query, key, value, masking, f):
 def explain(query, key, value, *, causal=False, window=None, alignment=None, scale=None, softcap=0.0, bias=None, sinks=None, alibi_slopes=None,
             key_lengths=None, page_table=None, page_layout="NHD", max_len_k=None, block_mask=None, prefix_lengths=None,
             dropout_p=0.0, dropout_seed=0, dropout_offset=0, relative_bias=None, out_gate=None, out_norm_weight=None, out_norm_eps=None, precision=None,
-            return_lse=False):  # fmt: skip
+            q_scale=None, k_scale=None, v_scale=None, scale_rows=None, out_dtype=None, return_lse=False):  # fmt: skip
     """What `attention` with these arguments would run, where its program is from, and why it is this one; or why it is refused.
 
     Returns lines of text. Raises as `attention` does for arguments that no attention can have. Nothing runs.
     """
     f = Features(softcap, bias, sinks, alibi_slopes, key_lengths, None, None, page_table, prefix_lengths=prefix_lengths,
                  dropout_p=dropout_p, dropout_seed=dropout_seed, dropout_offset=dropout_offset)  # fmt: skip
-    query, key, value, masking = _checked_call(query, key, value, causal, window, alignment, scale, f, page_layout, max_len_k, block_mask, relative_bias, (out_gate, out_norm_weight, out_norm_eps))
-    problem = _problem(query, key, value, masking, return_lse, f)
+    query, key, value, masking, scales = _checked_call(query, key, value, causal, window, alignment, scale, f, page_layout, max_len_k, block_mask, relative_bias, (out_gate, out_norm_weight, out_norm_eps),
+                                                       ((q_scale, k_scale, v_scale), scale_rows, out_dtype))  # fmt: skip
+    problem = _problem(query, key, value, masking, return_lse, f, scales)
     precisions.number_of("heed.explain()", precision)
     options = c_api.Options(struct_size=ctypes.sizeof(c_api.Options), threads=torch.get_num_threads() if query.device.type == "cpu" else 0,
                             precision=precision.encode() if precision else None)  # fmt: skip
@@ -194,8 +224,8 @@ def explain(query, key, value, *, causal=False, window=None, alignment=None, sca
     return text.value.decode()
 
 
-def _checked_call(query, key, value, causal, window, alignment, scale, f, page_layout, max_len_k, block_mask, relative_bias, of_output):
-    """The tensors, with pools as (pages, heads_kv, page_size, dim), and (mask, window_left, window_right, scale)."""
+def _checked_call(query, key, value, causal, window, alignment, scale, f, page_layout, max_len_k, block_mask, relative_bias, of_output, of_scales):
+    """The tensors, with pools as (pages, heads_kv, page_size, dim), (mask, window_left, window_right, scale), and quantised.Scales or None."""
     name = "heed.attention()"
     _check_tensors(name, query, key, value, 4, 4)
     batch, heads, len_q, dim = query.shape
@@ -213,11 +243,12 @@ def _checked_call(query, key, value, causal, window, alignment, scale, f, page_l
     features.set_relative_bias(name, relative_bias, f)
     output.set_output(name, query, value, *of_output, f)
     features.checked(name, query, (batch, heads, len_q, len_k), f)
+    scales = quantised.checked(name, query, key, value, *of_scales, (batch, heads, len_q, len_k), f)
     same_lengths = len_q == len_k and f.key_lengths is None and f.page_table is None
-    return query, key, value, _masking(name, len_q, len_k, same_lengths, causal, window, alignment, scale)
+    return query, key, value, _masking(name, len_q, len_k, same_lengths, causal, window, alignment, scale), scales
 
 
-def _checked_ragged_call(query, key, value, causal, window, alignment, scale, f, page_layout, block_mask, relative_bias, of_output):
+def _checked_ragged_call(query, key, value, causal, window, alignment, scale, f, page_layout, block_mask, relative_bias, of_output, of_scales):
     name = "heed.attention_varlen()"
     paged = f.page_table is not None
     _check_tensors(name, query, key, value, 3, 4 if paged else 3)
@@ -236,8 +267,10 @@ def _checked_ragged_call(query, key, value, causal, window, alignment, scale, f,
     features.set_block_mask(name, block_mask, (f.max_len_q, f.max_len_k), f)
     features.set_relative_bias(name, relative_bias, f)
     output.set_output(name, query, value, *of_output, f)
-    features.checked(name, query, (f.cu_seqlens_q.shape[0] - 1, query.shape[1], f.max_len_q, f.max_len_k), f)
-    return query, key, value, _masking(name, f.max_len_q, f.max_len_k, False, causal, window, alignment, scale)
+    sizes = f.cu_seqlens_q.shape[0] - 1, query.shape[1], f.max_len_q, f.max_len_k
+    features.checked(name, query, sizes, f)
+    scales = quantised.checked(name, query, key, value, *of_scales, sizes, f)
+    return query, key, value, _masking(name, f.max_len_q, f.max_len_k, False, causal, window, alignment, scale), scales
 
 
 def _check_tensors(name, query, key, value, dims, key_dims):
@@ -247,7 +280,7 @@ def _check_tensors(name, query, key, value, dims, key_dims):
             raise TypeError(f"{name}: {argument} must be a Tensor, not {type(tensor).__name__}")
         if tensor.dim() != dim:
             raise ValueError(f"{name}: {argument} has {tensor.dim()} dimensions; it must have {dim}: {shapes[dim]}")
-    if not query.dtype == key.dtype == value.dtype:
+    if not query.dtype == key.dtype == value.dtype and not any(quantised.is_quantised(tensor) for tensor in (query, key, value)):
         raise ValueError(f"{name}: query, key and value must have one dtype, not {query.dtype}, {key.dtype} and {value.dtype}")
     if not query.device == key.device == value.device:
         raise ValueError(f"{name}: query, key and value must be on one device, not {query.device}, {key.device} and {value.device}")
@@ -288,17 +321,20 @@ def _masking(name, len_q, len_k, same_lengths, causal, window, alignment, scale)
 _DTYPES = {torch.float16: 0, torch.bfloat16: 1, torch.float32: 2}
 
 
-def _problem(query, key, value, masking, wants_lse, f=None):
+def _problem(query, key, value, masking, wants_lse, f=None, scales=None):
     """heed_problem of a call."""
-    if query.dtype not in _DTYPES or query.device.type not in ("cpu", "cuda"):
+    if (query.dtype not in _DTYPES and scales is None) or query.device.type not in ("cpu", "cuda"):
         raise NotImplementedError(f"no kernel of Heed computes {query.dtype} on a {query.device.type} device; there are float16, bfloat16 and float32, on a CPU and on NVIDIA GPUs")
     p = c_api.Problem(struct_size=ctypes.sizeof(c_api.Problem), abi_version=c_api.ABI_VERSION)
     p.device_type = c_api.CUDA if query.device.type == "cuda" else c_api.CPU
     p.device = query.device.index or 0
-    p.dtype_q = p.dtype_k = p.dtype_v = p.dtype_o = _DTYPES[query.dtype]
+    if scales is None:
+        p.dtype_q = p.dtype_k = p.dtype_v = p.dtype_o = _DTYPES[query.dtype]
+    else:
+        quantised.fill(p, query, key, value, scales, c_api)
     p.mask, p.window_left, p.window_right, scale = masking
     p.scale = scale or 0
-    p.flags = c_api.WANTS_LSE if wants_lse else 0
+    p.flags |= c_api.WANTS_LSE if wants_lse else 0
     if query.dim() == 4:
         p.batch, p.len_q, p.len_k = query.shape[0], query.shape[2], key.shape[2]
         o = torch.empty(query.shape[:3] + value.shape[3:], device="meta")
@@ -311,9 +347,9 @@ def refusal(query, key, value):
     return _refusal(query, key, value, (unfused.NONE, -1, -1, None), False, Features())
 
 
-def _refusal(query, key, value, masking, wants_lse, f, precision=0):
+def _refusal(query, key, value, masking, wants_lse, f, precision=0, scales=None):
     """libheed's sentence for a call that it refuses; None for one that it runs."""
-    problem = _problem(query, key, value, masking, wants_lse, f)
+    problem = _problem(query, key, value, masking, wants_lse, f, scales)
     library = c_api.library(str(libraries.folder() / "libheed.so"))
     options = c_api.Options(struct_size=ctypes.sizeof(c_api.Options), precision=precisions.modes()[precision - 1].encode() if precision else None)
     plan = ctypes.c_void_p()

@@ -8,7 +8,8 @@
 | heed::refusal | whether Heed serves a call of that signature, by number |
 | heed::in_other_form | O of a call of that signature that has another form, and nothing for others |
 | heed::hand_back | PyTorch's own scaled_dot_product_attention, whatever is installed in its place |
-| heed::forward_precision | forward_features of inputs that a mode quantises (heed.precision); no gradient |
+| heed::forward_precision | forward_features of inputs that a mode quantises (heed.precision), or as they are where it serves them not; no gradient |
+| heed::forward_scaled | forward_features of tensors of 8 bits with scale factors (heed.quantised); no gradient |
 | heed::forward_features | forward_lse with what most calls do not have: biases, relative-position biases, a softcap, sinks, lengths, pages, lists of blocks, prefixes, dropout, norms and gates of rows of O; with a gradient |
 | heed::unfused, heed::unfused_features | attention in PyTorch's operators, where libheed has no program for what forward was called with |
 
@@ -46,7 +47,12 @@ except RuntimeError as error:
 library.define(f"forward({_FORWARD}, bool or_unfused=True) -> Tensor", tags=_tag)
 library.define(f"forward_lse({_FORWARD}, bool or_unfused=True) -> (Tensor, Tensor)", tags=_tag)
 library.define(f"forward_features({_FEATURES}, bool or_unfused=True) -> (Tensor, Tensor)", tags=_tag)
-library.define(f"forward_precision({_FEATURES}, int precision=0) -> (Tensor, Tensor)", tags=_tag)
+library.define(f"forward_precision({_FEATURES}, int precision=0, bool or_plain=False) -> (Tensor, Tensor)", tags=_tag)
+library.define(
+    f"forward_scaled({_FEATURES}, Tensor? q_scale=None, Tensor? k_scale=None, Tensor? v_scale=None, "
+    "int q_scale_rows=1, int k_scale_rows=1, int v_scale_rows=1, int out_dtype=-1) -> (Tensor, Tensor)",
+    tags=_tag,
+)
 library.define(f"unfused_features({_FEATURES}) -> (Tensor, Tensor)", tags=_tag)
 library.define(f"unfused({_FORWARD}) -> (Tensor, Tensor)", tags=_tag)
 library.define(f"scaled_dot_product_attention({_SDPA}) -> Tensor", tags=_tag)
@@ -62,6 +68,7 @@ forward = torch.ops.heed.forward.default
 forward_lse = torch.ops.heed.forward_lse.default
 forward_features = torch.ops.heed.forward_features.default
 forward_precision = torch.ops.heed.forward_precision.default
+forward_scaled = torch.ops.heed.forward_scaled.default
 
 # ------------------------------------------------------------------------------------------------ shapes
 
@@ -109,8 +116,18 @@ def _(query, key, value, *rest, or_unfused=True, **named):
 
 
 @torch.library.register_fake("heed::forward_precision", lib=library)
-def _(query, key, value, *rest, precision=0, **named):
-    return _shapes_of_features(query, key, value, *rest, **named)
+def _(query, key, value, *rest, precision=0, or_plain=False, **named):
+    return _shapes_of_features(query, key, value, *rest[:28], **named)
+
+
+_WIDE = (torch.float16, torch.bfloat16, torch.float32)  # by heed_dtype
+
+
+@torch.library.register_fake("heed::forward_scaled", lib=library)
+def _(query, key, value, *rest, q_scale=None, k_scale=None, v_scale=None, q_scale_rows=1, k_scale_rows=1, v_scale_rows=1, out_dtype=-1, **named):
+    o, lse = _shapes_of_features(query, key, value, *rest[:28], **named)
+    wide = rest[34] if len(rest) > 34 else out_dtype
+    return (o if wide < 0 else torch.empty_like(o, dtype=_WIDE[wide])), lse
 
 
 # ------------------------------------------------------------------------------------------------ what is not fused

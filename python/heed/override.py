@@ -48,8 +48,9 @@ def install(*, strict=False, precision=None, model=None):
     strict: raise NotServed instead of handing a call back, until then.
     precision: what quantises Q, K and V of calls that want no gradient, until then: the name of a mode, a file of `heed calibrate
         --choices`, or a heed.Precision; None for what holds already, at first nothing. heed.report() names the mode of each call that one
-        served; calls that a mode does not serve, and those in a trace, are served as they are.
-    model: whose modules `precision` names, where it does: what they call, on whichever thread, gets their mode.
+        served; calls that a mode does not serve are served as they are. What torch.compile traces meanwhile keeps the mode of all calls for good.
+    model: whose modules `precision` names, where it does: what they call, on whichever thread, gets their mode, but in a trace, which is served as it is
+        where modules are named.
     Raises TypeError, ValueError and OSError for a `precision` that is none, and installs nothing then.
 
     The fast path of torch.nn.MultiheadAttention and torch.nn.TransformerEncoderLayer, which computes attention by itself, is served too

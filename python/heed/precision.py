@@ -104,6 +104,7 @@ def read(name, given):
 
 _lock = threading.Lock()
 _installed = []  # of Installed, the last one holds
+_in_traces = 0
 _thread = threading.local()
 
 
@@ -121,6 +122,7 @@ class Installed:
             if layer not in modules:
                 raise ValueError(f"{name}: the model has no module {layer!r}, which precision names")
         self.everywhere = number_of(name, precision.layers.get(ALL))
+        self.in_traces = 0 if named else self.everywhere
         self.handles = []
         for layer in named:
             number = number_of(name, precision.layers[layer])
@@ -138,12 +140,20 @@ class Installed:
             _apply()
 
 
+def in_traces():
+    """What an operator takes for the mode of a call in a trace (number_of): that of all calls. 0 where modules have modes of their own, for a trace does not
+    say which of them a call is from."""
+    return _in_traces
+
+
 def last_of(given):
     """The last Installed of this `given` that is left, or None."""
     return next((one for one in reversed(_installed) if one.given is given or one.given == given), None)
 
 
 def _apply():
+    global _in_traces
+    _in_traces = _installed[-1].in_traces if _installed else 0
     libraries.operator_library().heed_torch_set_precision(_installed[-1].everywhere if _installed else 0)
 
 

@@ -13,11 +13,13 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch._subclasses.functional_tensor import FunctionalTensor
 
 from heed import features, forms, gradients, operators, unfused
+from heed import precision as precisions
 
 _refusal = torch.ops.heed.refusal.default
 _forward = torch.ops.heed.forward.default
 _forward_lse = torch.ops.heed.forward_lse.default
 _forward_features = torch.ops.heed.forward_features.default
+_forward_precision = torch.ops.heed.forward_precision.default
 _FLOATS_OF_MASKS = (torch.bool, torch.float32)  # beside queries of any type
 _sdpa = torch.ops.heed.scaled_dot_product_attention.default
 _DEVICES = {"cpu": torch._C.DispatchKeySet(torch._C.DispatchKey.CPU), "cuda": torch._C.DispatchKeySet(torch._C.DispatchKey.CUDA)}
@@ -132,6 +134,8 @@ def route(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, *, 
     if not of_four or not is_served_in_trace(*of_four, form.attn_mask, dropout_p, is_causal, form.scale, enable_gqa, needs_gradient):
         return operators.hand_back(*inputs, *rest, "arguments that a trace does not serve")
     masking = *masking[:3], form.scale
+    if (precision := precisions.in_traces()) and not needs_gradient:
+        return form.unfolded(_forward_precision(*of_four, *masking, bias=form.attn_mask, precision=precision, or_plain=True)[0])
     if attn_mask is not None:
         return form.unfolded(_forward_features(*of_four, *masking, bias=form.attn_mask)[0])
     return form.unfolded(_forward_lse(*of_four, *masking)[0] if needs_gradient else _forward(*of_four, *masking))

@@ -344,7 +344,8 @@ CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction function, voi
   if (function == kQuantise) {
     const auto& pass = *static_cast<const heed::quantise::Pass*>(arguments[0]);
     const bool of_rows = pass.stage == static_cast<int>(heed::quantise::Stage::largest) ||
-                         pass.stage == static_cast<int>(heed::quantise::Stage::elements);
+                         pass.stage == static_cast<int>(heed::quantise::Stage::elements) ||
+                         pass.stage == static_cast<int>(heed::quantise::Stage::lost);
     if (config->blockDimX != heed::quantise::kQuantiseThreads || config->gridDimY != (of_rows ? 3U : 1U))
       return CUDA_ERROR_INVALID_VALUE;
     passes[pass_count++ % std::size(passes)] = pass;

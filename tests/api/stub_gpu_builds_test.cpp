@@ -161,8 +161,8 @@ TEST_F(BuiltGpuPrograms, WrongModesAreRefused) {
   options_.build = 3;
   expect_refused(problem_, HEED_INVALID_ARGUMENT, "3 is no heed_build", &options_);
   options_.build = HEED_BUILD_OFF;
-  options_.reserved_build = 1;
-  expect_refused(problem_, HEED_INVALID_ARGUMENT, "reserved fields of heed_options", &options_);
+  options_.debug = 2;
+  expect_refused(problem_, HEED_INVALID_ARGUMENT, "debug is 2; give 1", &options_);
 }
 
 }  // namespace

@@ -118,6 +118,35 @@ TEST_F(PrecisionGpuPlans, Fp8RunsOnMmaSyncToo) {
   expect_refused(p, HEED_UNSUPPORTED, "the modes that are served here: fp8, fp8_smooth", &options_);
 }
 
+TEST_F(PrecisionGpuPlans, DebugCountsLostValuesAndWaits) {
+  write(true);
+  options_.debug = 1;
+  const heed_problem p = gpu_problem("b2h4hkv2l128k192d64:fp16", HEED_WANTS_LSE);
+  heed_plan* plan = nullptr;
+  ASSERT_EQ(heed_plan_create(&p, &options_, &plan), HEED_OK) << heed_last_error();
+  heed_plan_info info;
+  heed_plan_info_init(&info);
+  ASSERT_EQ(heed_plan_get_info(plan, &info), HEED_OK);
+  Memory memory;
+  std::vector<unsigned char> room(info.workspace_bytes + 256, 0xee);
+  unsigned char* const workspace = room.data() + (256 - reinterpret_cast<std::uintptr_t>(room.data()) % 256) % 256;
+  const int before = launched();
+  const int waits = of_driver<int()>("stub_allocated_or_waited")();
+  ASSERT_EQ(heed_plan_run(plan, &memory.t, workspace, nullptr), HEED_OK) << heed_last_error();
+  EXPECT_EQ(launched() - before, 7);
+  EXPECT_EQ(of_driver<int()>("stub_allocated_or_waited")() - waits, 3) << "zeros in, the count out, a wait";
+  const quantise::Pass& pass =
+      of_driver<const quantise::Pass*()>("stub_passes")()[(of_driver<int()>("stub_passed")() - 1) % 16];
+  EXPECT_EQ(pass.stage, static_cast<int>(Stage::lost));
+  EXPECT_GE(reinterpret_cast<unsigned char*>(pass.lost), workspace);
+  EXPECT_LE(reinterpret_cast<unsigned char*>(pass.lost + 3), workspace + info.workspace_bytes);
+  EXPECT_EQ(pass.lost[2].first, quantise::kNoneLost);
+  void* const captured = reinterpret_cast<void*>(0x88);  // kCapturing of the stand-in
+  EXPECT_EQ(heed_plan_run(plan, &memory.t, workspace, captured), HEED_INVALID_ARGUMENT);
+  EXPECT_THAT(std::string(heed_last_error()), ::testing::HasSubstr("capture it without"));
+  heed_plan_destroy(plan);
+}
+
 TEST_F(PrecisionGpuPlans, WhatIsMissingIsNamed) {
   write(false);
   expect_refused(gpu_problem("b2h4hkv2l128k192d64:fp16"), HEED_UNSUPPORTED, "no program that quantises inputs",

@@ -4,6 +4,7 @@
 #include "cli/command_line.hpp"
 #include "quantise/modes.hpp"
 #include "tensors/safetensors.hpp"
+#include "workload/elements.hpp"
 
 namespace heed {
 namespace {
@@ -37,6 +38,28 @@ TEST_F(Cli, CalibrateSaysWhatEveryModeCosts) {
   expect_refusal("calibrate --shape b1h1l48d64 --modes int4", 2, "unknown mode \"int4\"");
   expect_refusal("calibrate --shape b1h1l48d64 --most -1", 2, "--most -1 is no relative RMS error");
   expect_refusal("calibrate --shape b1h1l48d64:quantised=k/int8/head --modes fp8", 2, "quantised already");
+}
+
+TEST_F(Cli, CalibrateSaysWhichValuesBecomeInfinite) {
+  std::map<std::string, HostTensor> tensors;
+  for (const char* name : {"q", "k", "v"}) {
+    HostTensor one{Dtype::fp32, {1, 1, 8, 16}, std::string(8 * 16 * 4, '\0')};
+    for (std::size_t i = 0; i < 8 * 16; ++i)
+      store_element(Dtype::fp32, one.bytes.data(), i, 1e-37F * static_cast<float>(i % 7));
+    tensors[name] = one;
+  }
+  for (std::size_t d = 0; d < 16; ++d) store_element(Dtype::fp32, tensors["q"].bytes.data(), 3 * 16 + d, 3e38F);
+  const std::string path = folder_.file("large.safetensors");
+  write_safetensors(path, tensors);
+  const std::string lost = "lost      fp8_rotated of given: smoothing or rotating makes infinite ";
+  const Printed both = heed_command("calibrate --qkv " + path + " --seed 3 --modes fp8,fp8_rotated");
+  EXPECT_EQ(both.code, 0) << both.err;
+  EXPECT_THAT(both.out, ::testing::HasSubstr(lost));
+  EXPECT_THAT(both.out, ::testing::HasSubstr("of Q, the first in batch entry 0, head 0, row 3, column "));
+  EXPECT_THAT(both.out, ::testing::HasSubstr("chosen    fp8: "));
+  const Printed one = heed_command("calibrate --qkv " + path + " --seed 3 --modes fp8_rotated");
+  EXPECT_EQ(one.code, 1);
+  EXPECT_THAT(one.out, ::testing::HasSubstr("chosen    none: every mode makes values infinite"));
 }
 
 TEST_F(Cli, CalibrateWritesWhatItChoseForALayer) {

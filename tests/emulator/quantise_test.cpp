@@ -21,6 +21,15 @@ inline unsigned atomicMax(unsigned* at, unsigned value) {
   *at = before > value ? before : value;
   return before;
 }
+inline unsigned long long atomicAdd(unsigned long long* at, unsigned long long value) {
+  *at += value;
+  return *at - value;
+}
+inline unsigned long long atomicMin(unsigned long long* at, unsigned long long value) {
+  const unsigned long long before = *at;
+  *at = before < value ? before : value;
+  return before;
+}
 
 }  // namespace heed
 
@@ -51,6 +60,7 @@ struct Case {
   MaskKind mask = MaskKind::none;
   bool ragged = false;
   bool lengths = false;
+  bool count_lost = false;
   std::uint64_t seed = 1;
 };
 
@@ -88,6 +98,7 @@ class Tensors {
     std::vector<float> mean;
     std::vector<float> shift;
     std::vector<float> lse;
+    std::vector<Lost> lost;
   };
 
   Pass pass(Results& r) {
@@ -137,6 +148,8 @@ class Tensors {
     set(p.q, 0, q_, c_.heads, c_.q_rows, false);
     set(p.k, 1, k_, c_.heads_kv, c_.k_rows, true);
     set(p.v, 2, v_, c_.heads_kv, c_.channel ? 0 : c_.k_rows, true);
+    r.lost.assign(3, {0, kNoneLost});
+    p.lost = c_.count_lost ? r.lost.data() : nullptr;
     draw_signs(7, c_.dim, p.signs);
     p.norm = rotation_norm(c_.dim);
     p.scale = 0.125F;
@@ -182,6 +195,7 @@ void run_on_gpu(Pass p, std::uint64_t seed) {
   if (p.sums != nullptr) launch(Stage::sums, 1), launch(Stage::means, 1);
   launch(Stage::largest, 3);
   launch(Stage::elements, 3);
+  if (p.lost != nullptr) launch(Stage::lost, 3);
   if (p.shift != nullptr) launch(Stage::lse, 1);
 }
 
@@ -196,12 +210,14 @@ void expect_bits(const std::vector<T>& a, const std::vector<T>& b, const char* w
   }
 }
 
-void expect_the_hosts_bits(const Case& c, Tensors& tensors) {
+// @return what was lost of Q, K and V, the same on both
+std::vector<Lost> expect_the_hosts_bits(const Case& c, Tensors& tensors) {
   Tensors::Results gpu, host;
   run_on_gpu(tensors.pass(gpu), c.seed);
   const Pass p = tensors.pass(host);
   quantise_on_host(p);
-  for (long long piece = 0; piece < pieces_of(p, Stage::lse); ++piece) run_piece(p, Stage::lse, piece);
+  for (const Stage stage : {Stage::lse, Stage::lost})
+    for (long long piece = 0; piece < pieces_of(p, stage); ++piece) run_piece(p, stage, piece);
   for (int i = 0; i < 3; ++i) {
     expect_bits(gpu.elements[i], host.elements[i], "elements");
     expect_bits(gpu.factors[i], host.factors[i], "factors");
@@ -210,10 +226,15 @@ void expect_the_hosts_bits(const Case& c, Tensors& tensors) {
   expect_bits(gpu.mean, host.mean, "means");
   expect_bits(gpu.shift, host.shift, "shifts");
   expect_bits(gpu.lse, host.lse, "log-sum-exps");
+  for (std::size_t i = 0; i < host.lost.size(); ++i) {
+    EXPECT_EQ(gpu.lost[i].count, host.lost[i].count) << i;
+    EXPECT_EQ(gpu.lost[i].first, host.lost[i].first) << i;
+  }
+  return gpu.lost;
 }
 void expect_the_hosts_bits(const Case& c) {
   Tensors tensors(c);
-  expect_the_hosts_bits(c, tensors);
+  for (const Lost& lost : expect_the_hosts_bits(c, tensors)) EXPECT_EQ(lost.count, 0U);
 }
 
 TEST(QuantiseOnGpu, ElementTypesAndGranularities) {
@@ -297,8 +318,40 @@ TEST(QuantiseOnGpu, WhatIsNoNumber) {
       Tensors tensors(c);
       store_element(c.dtype, tensors.q().data(), 777, bad);
       store_element(c.dtype, tensors.k().data(), 1234, -bad);
-      expect_the_hosts_bits(c, tensors);
+      (void)expect_the_hosts_bits(c, tensors);
     }
+}
+
+TEST(QuantiseOnGpu, LostValuesAreCountedAsOnAHost) {
+  const float infinity = std::numeric_limits<float>::infinity();
+  Case c{.batch = 1, .heads = 2, .heads_kv = 1, .rotate = false, .count_lost = true};
+  Tensors infinite(c);
+  for (const std::size_t at : {5555U, 777U, 778U}) store_element(c.dtype, infinite.q().data(), at, infinity);
+  store_element(c.dtype, infinite.k().data(), 1234, -infinity);
+  const std::vector<Lost> lost = expect_the_hosts_bits(c, infinite);
+  EXPECT_EQ(lost[0].count, 3U);
+  EXPECT_EQ(lost[0].first, 777U);
+  EXPECT_EQ(lost[1].count, 1U);
+  EXPECT_EQ(lost[1].first, 1234U);
+  EXPECT_EQ(lost[2].count, 0U);
+  // What leaves fp32 where a row is rotated, and where the mean is taken out.
+  c = {.dtype = Dtype::bf16, .batch = 1, .heads = 2, .heads_kv = 1, .k_rows = 64, .count_lost = true};
+  Tensors large(c);
+  for (std::size_t d = 0; d < 64; ++d) store_element(c.dtype, large.q().data(), 640 + d, 3e38F);
+  for (std::size_t row = 0; row < 150; ++row)
+    store_element(c.dtype, large.k().data(), row * 64 + 9, row == 60 ? 3e38F : -3e38F);
+  const std::vector<Lost> of_large = expect_the_hosts_bits(c, large);
+  EXPECT_GT(of_large[0].count, 0U);
+  EXPECT_EQ(of_large[0].first / 64, 10U);
+  EXPECT_GT(of_large[1].count, 0U);
+  EXPECT_EQ(of_large[1].first / 64, 60U);
+  // Of ragged rows, which count from their entry's own.
+  c = {.len_q = 9, .len_k = 20, .q_rows = 1, .k_rows = 1, .rotate = false, .ragged = true, .count_lost = true};
+  Tensors ragged(c);
+  store_element(c.dtype, ragged.q().data(), 14 * 64 + 2, infinity);  // row 5 of entry 1, head 0
+  EXPECT_EQ(expect_the_hosts_bits(c, ragged)[0].first, ((1 * 4 + 0) * 9 + 5) * 64 + 2U);
+  // Counts of a pass that loses nothing.
+  expect_the_hosts_bits({.batch = 1, .len_q = 9, .len_k = 20, .channel = true, .count_lost = true});
 }
 
 }  // namespace

@@ -1,10 +1,12 @@
 """precision= of heed.attention, heed.sdpa and heed.install: what is served in low precision, how exact it is, and that nothing else is."""
 
 import json
+import os
 import tempfile
 import threading
 import unittest
 from pathlib import Path
+from unittest import mock
 
 import torch
 import torch.nn.functional as F
@@ -55,12 +57,36 @@ class Calls(unittest.TestCase):
                     self.assertEqual(o.dtype, dtype)
                     self.assertLess(relative(o, heed.attention(q.float(), k.float(), v.float(), causal=True)), 0.03)
 
+    def test_windows(self):
+        for window, causal in (((20, 7), False), ((31, None), True)):
+            arguments = {"window": window, "causal": causal, "alignment": "bottom_right"}
+            for mode in ("fp8_smooth", "int8_token_smooth"):
+                with self.subTest(window=window, mode=mode):
+                    o, lse = heed.attention(self.q, self.k, self.v, **arguments, precision=mode, return_lse=True)
+                    exact, wanted = heed.attention(self.q, self.k, self.v, **arguments, return_lse=True)
+                    self.assertTrue(1e-3 < relative(o, exact) < MOST[mode])
+                    torch.testing.assert_close(lse, wanted, atol=0.15, rtol=0)
+        self.assertEqual({row.precision for row in heed.report().rows}, {"", "fp8_smooth", "int8_token_smooth"})
+
+    def test_debug_says_what_is_lost(self):
+        q = self.q[:, :, :33].clone()  # of lengths that no other test makes plans of
+        q[1, 2, 3, 4] = float("inf")
+        with mock.patch.dict(os.environ, {"HEED_DEBUG": "1"}):
+            words = "fp8_smooth lost 1 value of Q, the first in batch entry 1, head 2, row 3, column 4"
+            with self.assertRaisesRegex(RuntimeError, words):
+                heed.attention(q, self.k, self.v, precision="fp8_smooth")
+            with heed.sdpa(precision="fp8_smooth"), self.assertRaisesRegex(RuntimeError, words):
+                F.scaled_dot_product_attention(q, self.k, self.v, enable_gqa=True)
+            heed.attention(self.q[:, :, :33], self.k, self.v, precision="fp8_smooth")
+
     def test_ragged_batches(self):
         rows = [torch.randn(100, heads, 64) for heads in (4, 2, 2)]
         starts = torch.tensor([0, 30, 100])
         arguments = {"cu_seqlens_q": starts, "cu_seqlens_k": starts, "max_len_q": 70, "max_len_k": 70}
         o = heed.attention_varlen(*rows, **arguments, precision="fp8_smooth")
         self.assertLess(relative(o, heed.attention_varlen(*rows, **arguments)), 0.1)
+        with self.assertRaisesRegex(NotImplementedError, "entries of a ragged batch begin within blocks; take a mode by heads or by rows; the modes that are served here: int8_token_smooth, fp8"):
+            heed.attention_varlen(*rows, **arguments, precision="int8_smooth")
 
     def test_explain_says_what_a_mode_costs(self):
         text = heed.explain(self.q, self.k, self.v, precision="fp8_smooth")
@@ -149,6 +175,67 @@ class InThePlaceOfPyTorch(unittest.TestCase):
         with heed.sdpa(precision="fp8_smooth_rotated"):
             F.scaled_dot_product_attention(*(x[..., :40] for x in (self.q, self.k, self.v)))
         self.assertEqual(self.modes(), [("", 1)])
+
+    def test_traces_keep_the_mode(self):
+        def call(q, k, v, mask=None):
+            return F.scaled_dot_product_attention(q, k, v, mask) * 1.0
+
+        mask = torch.ones(70, 70, dtype=torch.bool).tril()
+        for dynamic, arguments in ((False, ()), (True, ()), (False, (mask,))):
+            torch._dynamo.reset()
+            heed.reset_report()
+            with self.subTest(dynamic=dynamic, arguments=len(arguments)), heed.sdpa(precision="fp8_smooth"), torch.no_grad():
+                compiled = torch.compile(call, fullgraph=True, dynamic=dynamic, backend="aot_eager")
+                for length in (70, 40) if dynamic else (70,):
+                    tensors = [x[:, :, :length] for x in (self.q, self.k, self.v)]
+                    torch.testing.assert_close(compiled(*tensors, *arguments), call(*tensors, *arguments), atol=0, rtol=0)
+                self.assertEqual({mode for mode, _ in self.modes()}, {"fp8_smooth"})
+        with torch.no_grad(), heed.sdpa():
+            low = compiled(self.q, self.k, self.v, mask)  # what was compiled keeps its mode, and the report names it
+            self.assertEqual(self.modes(), [("fp8_smooth", 1)])
+            self.assertGreater(relative(low, call(self.q, self.k, self.v, mask)), 1e-3)
+
+    def test_traces_of_what_a_mode_does_not_serve(self):
+        call = lambda q, k, v: F.scaled_dot_product_attention(q, k, v) * 1.0  # noqa: E731
+        layer = torch.nn.Identity()
+        learned = self.q.clone().requires_grad_()
+        for name, precision, tensors, model in (
+            ("a head dim", "fp8_smooth_rotated", [x[..., :40] for x in (self.q, self.k, self.v)], None),
+            ("gradients", "fp8_smooth", [learned, self.k, self.v], None),
+            ("modes of modules", heed.Precision({"": "fp8_smooth", "*": "fp8_smooth"}), [self.q, self.k, self.v], layer),
+        ):
+            torch._dynamo.reset()
+            wanted = call(*tensors)
+            heed.reset_report()
+            with self.subTest(name), heed.sdpa(precision=precision, model=model):
+                o = torch.compile(call, fullgraph=True, backend="aot_eager")(*tensors)
+                torch.testing.assert_close(o, wanted, atol=1e-5, rtol=1e-4)
+                self.assertEqual(self.modes(), [("", 1)])
+
+    def test_the_operator_of_traces(self):
+        arguments = *(x[:, :, :9] for x in (self.q, self.k, self.v)), 1
+        number = heed.precision.number_of("test", "fp8_smooth")
+        for or_plain in (False, True):
+            torch.library.opcheck(torch.ops.heed.forward_precision.default, arguments, {"precision": number, "or_plain": or_plain})
+        rotated = heed.precision.number_of("test", "fp8_rotated")
+        short = [x[..., :40] for x in (self.q, self.k, self.v)]
+        with self.assertRaisesRegex(RuntimeError, "the head dim is 40"):
+            torch.ops.heed.forward_precision(*short, precision=rotated)
+        o, _ = torch.ops.heed.forward_precision(*short, precision=rotated, or_plain=True)
+        torch.testing.assert_close(o, F.scaled_dot_product_attention(*short), atol=1e-5, rtol=1e-4)
+        # Where no program has the sizes at all, PyTorch's operators compute it.
+        long = [torch.randn(1, 1, 8, 300) for _ in range(3)]
+        o, _ = torch.ops.heed.forward_precision(*long, precision=number, or_plain=True)
+        torch.testing.assert_close(o, F.scaled_dot_product_attention(*long), atol=1e-5, rtol=1e-4)
+
+    def test_export(self):
+        class Model(torch.nn.Module):
+            def forward(self, q, k, v):
+                return heed.attention(q, k, v, precision="fp8_smooth")
+
+        program = torch.export.export(Model(), (self.q, self.k, self.v)).run_decompositions()
+        self.assertIn("heed.forward_precision", str(program.graph))
+        torch.testing.assert_close(program.module()(self.q, self.k, self.v), Model()(self.q, self.k, self.v), atol=0, rtol=0)
 
     def test_install_and_uninstall(self):
         heed.install(precision="fp8")

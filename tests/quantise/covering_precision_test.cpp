@@ -1,4 +1,6 @@
 // What each precision mode runs has a program among those that are kept ready.
+#include <fmt/format.h>
+
 #include "device/cpu_level.hpp"
 #include "device/device.hpp"
 #include "dispatch/covering.hpp"
@@ -43,13 +45,34 @@ TEST(CoveringPrecision, EveryModeOfACpuHasAProgram) {
   for (const quantise::Mode& mode : quantise::modes())
     for (const char* dtype : {"fp16", "bf16", "fp32"})
       for (const int dim : {64, 128, 256})
-        for (const char* rest : {"", ":causal_bottom_right", ":causal_top_left:bias=fp32:key_lengths:alibi"}) {
+        for (const char* rest : {"", ":causal_bottom_right", ":causal_top_left:bias=fp32:key_lengths:alibi",
+                                 ":window=9/3", ":causal_bottom_right:window=20:key_lengths"}) {
           const Workload w = quantised(fmt::format("b3h8hkv2l70k90d{}:{}{}", dim, dtype, rest), mode.name);
           EXPECT_NO_THROW((void)programs.select(w)) << to_string(w);
         }
-  // Three kinds of inputs, three dtypes, three head dims, two masks.
-  EXPECT_EQ(file->records().size(), 54U);
-  EXPECT_EQ(file_of(device, {"fp8", "fp8_rotated"})->records().size(), 18U);
+  // Three kinds of inputs, three dtypes, three head dims, three masks.
+  EXPECT_EQ(file->records().size(), 81U);
+  EXPECT_EQ(file_of(device, {"fp8", "fp8_rotated"})->records().size(), 27U);
+}
+
+TEST(CoveringPrecision, CachesOf8BitsHaveProgramsOnACpu) {
+  const DeviceFacts device = representative_cpu(*find_cpu_level("x86-64-v3"));
+  const auto file = file_of(device, {"cache_e4m3", "cache_int8"});
+  EXPECT_EQ(file->records().size(), 36U);  // two element types, three dtypes, three head dims, two masks
+  const Programs programs(file, device);
+  for (const char* element : {"e4m3", "int8"})
+    for (const char* dtype : {"fp16", "bf16", "fp32"})
+      for (const int dim : {64, 128, 256})
+        for (const char* rest : {":key_lengths:page=16:quantised=kv/{}/tensor", ":quantised=k/{0}/token+v/{0}/channel",
+                                 ":causal_bottom_right:key_lengths:page=16:quantised=kv/{}/head"}) {
+          const Workload w =
+              parse_workload(fmt::format("b3h8hkv2l5k90d{}:{}", dim, dtype) + fmt::format(fmt::runtime(rest), element));
+          EXPECT_NO_THROW((void)programs.select(w)) << to_string(w);
+        }
+  EXPECT_TRUE(precision_programs(representative_gpu("sm_90a"), kAll, {"cache_e4m3"}).empty());
+  const std::vector<std::string> names = precision_names();
+  EXPECT_EQ(names.size(), quantise::modes().size() + 2);
+  EXPECT_NE(std::find(names.begin(), names.end(), "cache_int8"), names.end());
 }
 
 TEST(CoveringPrecision, EveryModeThatAGpuServesHasAProgram) {

@@ -1,5 +1,6 @@
 // heed_options.precision on a CPU, through the C interface: results, log-sum-exps, and what is refused.
 #include <cmath>
+#include <cstring>
 #include <limits>
 
 #include "base/random.hpp"
@@ -125,7 +126,9 @@ TEST_F(CpuPrecision, RaggedRowsHaveFactorsOfRowsAndHeads) {
     expect_log_sums(one, 0.15, name);
   }
   const PrecisionCase one("b4h4hkv2l70k150d64:fp32:ragged");
-  refused(one.problem(), "int8", HEED_INVALID_PROBLEM, "is ragged");
+  refused(one.problem(), "int8", HEED_UNSUPPORTED,
+          "entries of a ragged batch begin within blocks; take a mode by heads or by rows; the modes that are served "
+          "here: int8_token_smooth, fp8, fp8_smooth, fp8_rotated, fp8_smooth_rotated");
 }
 
 TEST_F(CpuPrecision, HeadDimsThatNoProgramHasArePadded) {
@@ -181,7 +184,9 @@ TEST_F(CpuPrecision, WhatAModeCannotDoIsRefusedByName) {
   refused(problem("b1h2l20d64:fp32"), "int4", HEED_INVALID_ARGUMENT, "unknown mode \"int4\"");
   refused(problem("b1h2l20d64:fp32:softcap=20"), "int8_smooth", HEED_UNSUPPORTED, "with a softcap that is another");
   refused(problem("b1h2l20d64:fp32:sinks"), "fp8_smooth", HEED_UNSUPPORTED, "with attention sinks that is another");
-  refused(problem("b1h2l20d64:fp32:page=8"), "fp8", HEED_UNSUPPORTED, "keys in pages are a cache that outlives it");
+  refused(problem("b1h2l20d64:fp32:page=8"), "fp8", HEED_UNSUPPORTED,
+          "keys in pages are a cache that outlives it; quantise the pages as they are written, in 8 bits with scale "
+          "factors of your own");
   refused(problem("b1h2l20d64:fp32:quantised=k/int8/head"), "fp8", HEED_INVALID_PROBLEM, "quantised already");
   refused(problem("b1h2l20d64:fp16:window=3/2"), "fp8", HEED_UNSUPPORTED, "no precision mode is served here");
   refused(problem("b1h2l20d64:fp16"), "int8", HEED_UNSUPPORTED, "the modes that are served here: fp8, fp8_smooth");
@@ -271,6 +276,62 @@ TEST_F(CpuPrecision, NanAndInfinityShow) {
     ASSERT_EQ(int8.run(block.tensors()), HEED_OK) << heed_last_error();
     for (int row = 0; row < 64; ++row) ASSERT_EQ(block.is_nan(row), row < 32) << row;
   }
+}
+
+heed_options with_debug(heed_options o) {
+  o.debug = 1;
+  return o;
+}
+
+TEST_F(CpuPrecision, DebugSaysWhatIsLost) {
+  const float infinity = std::numeric_limits<float>::infinity();
+  const auto expect_lost = [&](const std::string& name, Plain& one, const std::string& words) {
+    const PrecisionRun plan(one.problem(), with_debug(options(name)));
+    ASSERT_EQ(plan.run(one.tensors()), HEED_INVALID_ARGUMENT) << name;
+    EXPECT_THAT(std::string(heed_last_error()), ::testing::HasSubstr(name + " lost " + words));
+    const std::vector<float> o = one.o_;
+    const PrecisionRun without(one.problem(), options(name));
+    ASSERT_EQ(without.run(one.tensors()), HEED_OK) << heed_last_error();
+    EXPECT_EQ(std::memcmp(o.data(), one.o_.data(), o.size() * sizeof(float)), 0) << "O is written as without";
+  };
+  Plain finite;
+  const PrecisionRun plan(finite.problem(), with_debug(options("fp8_smooth_rotated")));
+  ASSERT_EQ(plan.run(finite.tensors()), HEED_OK) << heed_last_error();
+  finite.q_[70] = std::numeric_limits<float>::quiet_NaN();  // shows in O
+  EXPECT_EQ(plan.run(finite.tensors()), HEED_OK) << heed_last_error();
+
+  Plain infinite;
+  infinite.q_[10 * 64 + 3] = infinity;
+  infinite.k_[100 * 64 + 5] = infinite.k_[101 * 64] = -infinity;
+  infinite.v_[7] = infinity;
+  const std::string of_q = "1 value of Q, the first in batch entry 0, head 0, row 10, column 3";
+  const std::string of_k = ", and 2 values of K, the first in batch entry 0, head 0, row 100, column 5";
+  expect_lost("fp8_smooth", infinite,
+              of_q + of_k + ", and 1 value of V, the first in batch entry 0, head 0, row 0, column 7");
+  expect_lost("int8", infinite, of_q + of_k + ": ");  // V stays as it is
+  expect_lost("int8_fp8_smooth", infinite, of_q + of_k + ", and 1 value of V");
+  // fp32 is left where a row is rotated, and where the mean is taken out; else such values are served.
+  Plain large;
+  std::fill_n(large.q_.begin() + 20 * 64, 64, 3e38F);
+  for (std::size_t row = 0; row < 128; ++row) large.k_[row * 64 + 9] = row == 90 ? 3e38F : -3e38F;
+  expect_lost("fp8_rotated", large, "");
+  EXPECT_THAT(std::string(heed_last_error()),
+              ::testing::HasSubstr("of Q, the first in batch entry 0, head 0, row 20, "));
+  expect_lost("fp8_smooth", large, "1 value of K, the first in batch entry 0, head 0, row 90, column 9");
+  const PrecisionRun by_heads(large.problem(), with_debug(options("fp8")));
+  EXPECT_EQ(by_heads.run(large.tensors()), HEED_OK) << heed_last_error();
+}
+
+TEST_F(CpuPrecision, TheEnvironmentAsksForDebugToo) {
+  Plain one;
+  one.q_[3] = std::numeric_limits<float>::infinity();
+  for (const auto& [value, expected] : {std::pair{"", HEED_OK}, {"0", HEED_OK}, {"1", HEED_INVALID_ARGUMENT}}) {
+    const testing_support::EnvironmentVariable debug("HEED_DEBUG", value);
+    const PrecisionRun plan(one.problem(), options("fp8"));
+    EXPECT_EQ(plan.run(one.tensors()), expected) << value << ": " << heed_last_error();
+  }
+  const testing_support::EnvironmentVariable debug("HEED_DEBUG", "yes");
+  refused(one.problem(), "fp8", HEED_INVALID_ARGUMENT, "HEED_DEBUG is \"yes\"; give 1 for checks");
 }
 
 TEST_F(CpuPrecision, ZerosHaveAFactor) {

@@ -180,6 +180,85 @@ TEST(Pass, ARotationIsOrthogonal) {
   }
 }
 
+// How many values the pass as it stands loses, and the first.
+Lost lost_of(Keys& keys) {
+  Lost lost[3];
+  std::fill(std::begin(lost), std::end(lost), Lost{0, kNoneLost});
+  keys.pass.lost = lost;
+  for (long long piece = 0; piece < pieces_of(keys.pass, Stage::lost); ++piece)
+    run_piece(keys.pass, Stage::lost, piece);
+  keys.pass.lost = nullptr;
+  EXPECT_EQ(lost[0].count + lost[2].count, 0U);
+  return lost[1];
+}
+
+TEST(Pass, FactorsOfTheLargestMagnitudeLoseNothing) {
+  for (const Element to : {Element::e4m3, Element::e5m2, Element::int8})
+    for (const float most : {std::numeric_limits<float>::max(), 448.0F, std::numeric_limits<float>::denorm_min()}) {
+      Keys keys(300, 48, to, 7);
+      for (std::size_t i = 0; i < keys.x.size(); i += 5) keys.x[i] = i % 2 == 0 ? most : -most;
+      keys.x[17] = kNotANumber;  // shows in O as without quantising
+      keys.run();
+      EXPECT_EQ(pieces_of(keys.pass, Stage::lost), 0) << "nobody asks";
+      EXPECT_EQ(lost_of(keys).count, 0U);
+    }
+}
+
+TEST(Pass, InfinityIsLostWhateverItsElement) {
+  for (const Element to : {Element::e4m3, Element::e5m2, Element::int8}) {
+    Keys keys(300, 16, to, 32);
+    keys.x[140 * 16 + 5] = kInfinity;
+    keys.x[141 * 16] = -kInfinity;
+    keys.run();
+    const Lost lost = lost_of(keys);
+    EXPECT_EQ(lost.count, 2U);
+    EXPECT_EQ(lost.first, 140U * 16 + 5);
+  }
+}
+
+TEST(Pass, SmoothingAndRotatingMayLeaveFp32) {
+  constexpr float kMost = std::numeric_limits<float>::max();
+  Keys smoothed(64, 16, Element::e4m3, 0);
+  for (std::size_t row = 0; row < 64; ++row) smoothed.x[row * 16 + 3] = row == 50 ? kMost : -kMost;
+  smoothed.smooth();
+  smoothed.run();
+  EXPECT_EQ(lost_of(smoothed).count, 1U);
+  EXPECT_EQ(lost_of(smoothed).first, 50U * 16 + 3);
+  Keys rotated(64, 16, Element::e4m3, 0);
+  std::fill_n(rotated.x.begin() + 9 * 16, 16, kMost);
+  draw_signs(7, 16, rotated.pass.signs);
+  rotated.pass.norm = rotation_norm(16);
+  rotated.pass.k.is_rotated = 1;
+  rotated.run();
+  const Lost lost = lost_of(rotated);
+  EXPECT_GT(lost.count, 0U);
+  EXPECT_EQ(lost.first / 16, 9U);
+}
+
+// Factors that do not cover the values: what a pass by largest magnitudes never has.
+TEST(Pass, ElementsBeyondTheLargestSaturateAndAreCounted) {
+  for (const auto& [to, most] :
+       {std::pair{Element::e4m3, 464.0F}, {Element::e5m2, 61440.0F}, {Element::int8, 127.5F}}) {
+    Keys keys(64, 16, to, 0);
+    keys.run();
+    constexpr float kFactor = 0x1p-9F;
+    *keys.pass.k.largest = detail::bits_of_float(kFactor * largest_element(static_cast<int>(to)));
+    for (long long piece = 0; piece < pieces_of(keys.pass, Stage::elements); ++piece)
+      run_piece(keys.pass, Stage::elements, piece);
+    Lost expected{0, kNoneLost};
+    for (std::size_t i = 0; i < keys.x.size(); ++i) {
+      const float scaled = keys.x[i] / kFactor;
+      if (!(scaled > most || scaled < -most - (to == Element::int8 ? 1 : 0))) continue;
+      if (expected.count++ == 0) expected.first = i;
+      EXPECT_NEAR(std::abs(keys.number(static_cast<int>(i / 16), static_cast<int>(i % 16))),
+                  kFactor * largest_element(static_cast<int>(to)), kFactor);
+    }
+    EXPECT_EQ(lost_of(keys).count, expected.count);
+    EXPECT_EQ(lost_of(keys).first, expected.first);
+    EXPECT_EQ(expected.count > 0, to != Element::e5m2);
+  }
+}
+
 TEST(Pass, PiecesAreIndependent) {
   Keys forward(700, 32, Element::int8, 64), backward(700, 32, Element::int8, 64);
   forward.smooth();
