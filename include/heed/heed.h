@@ -132,6 +132,9 @@ typedef struct heed_strides {
  * that a causal mask hides cost nothing. One that no block of the entry's keys has shows nothing, and a count beyond
  * block_most, or below 0, counts as the nearest. Blocks that no list has are not read. */
 #define HEED_HAS_BLOCKS (1u << 9)
+/* With HEED_HAS_BIAS, a number of a list with this added stands for the same block, where the bias shows all scores as
+ * they are: it is not read there. FlexAttention's full_kv_indices, in one list with the others. */
+#define HEED_FULL_BLOCK (1 << 30)
 /* Rows of entry b also see, of its keys before prefix_lengths[b], those that the mask's right bound hides: with a
  * causal mask a prefix LM. Less than 0 counts as 0, and more than the entry's keys as all of them. */
 #define HEED_HAS_PREFIX (1u << 10)
@@ -266,6 +269,15 @@ typedef enum heed_build {
   HEED_BUILD_BACKGROUND = 1, /* a plan takes the best program that is there, later plans take the one that was built */
   HEED_BUILD_WAIT = 2        /* heed_plan_create waits for it; without NVRTC it takes the best that is there */
 } heed_build;
+/* Whether each run looks at a boolean mask, or at a bias, once by blocks of 64 rows and 64 keys, and lists those that it
+ * leaves (HEED_HAS_BLOCKS), so that no other is read or computed, and the bias is not read where it shows all scores as
+ * they are. What heads, entries or rows share of the tensor by a stride of 0 is looked at once. Lists lie in the
+ * workspace. Of problems with lists of their own, and of a named variant, none are made. */
+typedef enum heed_listing {
+  HEED_LIST_AUTO = 0,  /* of 256 rows and 512 keys or more; of numbers that are added only where heads share them */
+  HEED_LIST_OFF = 1,   /* none */
+  HEED_LIST_ALWAYS = 2 /* of any sizes, wherever a program takes lists */
+} heed_listing;
 /* Calls task(argument, index) once for every index from 0 to tasks - 1, one after another or several at a time, on any
  * threads, and returns when all have ended. It lets no exception out. Tasks let none out either, and wait for nothing.
  */
@@ -290,7 +302,9 @@ typedef struct heed_options {
    * workspace by each run, and a program for quantised inputs runs. In e4m3 NaN and infinity become NaN; in int8 all
    * rows that share a factor with one are NaN. */
   const char* precision;
-  uint64_t reserved[3]; /* 0 */
+  int32_t listing;          /* heed_listing */
+  int32_t reserved_listing; /* 0 */
+  uint64_t reserved[2];     /* 0 */
 } heed_options;
 
 typedef struct heed_plan heed_plan;

@@ -81,7 +81,9 @@ class Options(ctypes.Structure):
         ("parallel_for", ctypes.c_void_p),
         ("parallel_context", ctypes.c_void_p),
         ("precision", ctypes.c_char_p),
-        ("reserved", ctypes.c_uint64 * 3),
+        ("listing", ctypes.c_int32),
+        ("reserved_listing", ctypes.c_int32),
+        ("reserved", ctypes.c_uint64 * 2),
     ]
 
 
