@@ -141,7 +141,7 @@ TEST_P(ListedGpuPlans, WithoutThePassTheProblemIsRunAsItIs) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, ListedGpuPlans, ::testing::Values("fwd_sm80", "fwd_sm90_persistent"),
-                         [](const auto& info) { return std::string(info.param); });
+                         [](const auto& family) { return std::string(family.param); });
 
 }  // namespace
 }  // namespace heed
