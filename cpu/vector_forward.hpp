@@ -224,9 +224,9 @@ class VectorForward {
       for (int j = 0; j < count; ++j)
         for (int v = 0; v < kVectors; ++v) {
           Vec& scores = scores_[j * kVectors + v];
-          scores = changed_scores<kProblem.features, kConfig.exp2>(
-              params_, batch_, head_, scores, lane_indices() + first_query + v * kLanes, IntVec{} + (tile + j),
-              reads_bias);
+          scores = changed_scores<kProblem.features, kConfig.exp2>(params_, batch_, head_, scores,
+                                                                   lane_indices() + first_query + v * kLanes,
+                                                                   IntVec{} + (tile + j), reads_bias);
         }
     }
     if constexpr (kMasked) {
@@ -339,8 +339,9 @@ class VectorForward {
       const float maximum = reinterpret_cast<const float*>(maximum_ + group * kVectors)[lane];
       const auto span = span_of(first_row_ + row, first_row_ + row + 1);
       const RowEnd end = end_of_row<kProblem.features, kConfig.exp2>(
-          params_, head_, sees_any<kProblem.features>(params_, batch_, head_, first_row_ + row, Span{span.begin, span.end}),
-          maximum, sum);
+          params_, head_,
+          sees_any<kProblem.features>(params_, batch_, head_, first_row_ + row, Span{span.begin, span.end}), maximum,
+          sum);
       const long long offset = base + (first_row_ + row) * params_.o_strides.row;
       auto* const to = static_cast<Stored<kProblem.element>*>(params_.o) + offset;
       if constexpr (changes_output(kProblem.features)) {

@@ -269,9 +269,9 @@ typedef enum heed_build {
   HEED_BUILD_BACKGROUND = 1, /* a plan takes the best program that is there, later plans take the one that was built */
   HEED_BUILD_WAIT = 2        /* heed_plan_create waits for it; without NVRTC it takes the best that is there */
 } heed_build;
-/* Whether each run looks at a boolean mask, or at a bias, once by blocks of 64 rows and 64 keys, and lists those that it
- * leaves (HEED_HAS_BLOCKS), so that no other is read or computed, and the bias is not read where it shows all scores as
- * they are. What heads, entries or rows share of the tensor by a stride of 0 is looked at once. Lists lie in the
+/* Whether each run looks at a boolean mask, or at a bias, once by blocks of 64 rows and 64 keys, and lists those that
+ * it leaves (HEED_HAS_BLOCKS), so that no other is read or computed, and the bias is not read where it shows all scores
+ * as they are. What heads, entries or rows share of the tensor by a stride of 0 is looked at once. Lists lie in the
  * workspace. Of problems with lists of their own, and of a named variant, none are made. */
 typedef enum heed_listing {
   HEED_LIST_AUTO = 0,  /* of 256 rows and 512 keys or more; of numbers that are added only where heads share them */

@@ -1,5 +1,5 @@
-// What launches around a plan's own kernel on a GPU: copies of rows, merges of partial results, quantised inputs, lists of
-// blocks.
+// What launches around a plan's own kernel on a GPU: copies of rows, merges of partial results, quantised inputs, lists
+// of blocks.
 #include "api/listed_plan.hpp"
 #include "api/precision.hpp"
 

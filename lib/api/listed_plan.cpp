@@ -47,10 +47,8 @@ Problem with_lists(const Problem& problem) {
   const std::int64_t most = blocks_of(problem.workload.len_k);
   const std::int64_t rows = bias.row == 0 ? 1 : blocks_of(problem.workload.len_q);
   const std::int64_t heads = bias.head == 0 ? 1 : problem.workload.heads;
-  inner.workload.blocks = BlockPattern{.rows = listing::kBlock,
-                                       .keys = listing::kBlock,
-                                       .by_batch = bias.batch != 0,
-                                       .by_head = bias.head != 0};
+  inner.workload.blocks = BlockPattern{
+      .rows = listing::kBlock, .keys = listing::kBlock, .by_batch = bias.batch != 0, .by_head = bias.head != 0};
   inner.block_most = most;
   inner.block_counts = {{bias.batch == 0 ? 0 : heads * rows, bias.head == 0 ? 0 : rows, bias.row == 0 ? 0 : 1}, 1};
   const TensorLayout& counts = inner.block_counts;

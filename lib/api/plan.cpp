@@ -50,13 +50,11 @@ Options read_options(const heed_options* given) {
     refuse(fmt::format("{} threads were asked for; at most {} share a plan's work", given->threads, kMostThreads),
            std::to_string(given->threads));
   options.threads = given->threads;
-  if (given->reserved_build != 0)
-    refuse("reserved fields of heed_options must be 0", std::to_string(given->reserved_build));
+  if (const int reserved = given->reserved_build | given->reserved_listing; reserved != 0)
+    refuse("reserved fields of heed_options must be 0", std::to_string(reserved));
   if (given->build < HEED_BUILD_OFF || given->build > HEED_BUILD_WAIT)
     refuse(fmt::format("{} is no heed_build", given->build), std::to_string(given->build));
   options.build = given->build;
-  if (given->reserved_listing != 0)
-    refuse("reserved fields of heed_options must be 0", std::to_string(given->reserved_listing));
   if (given->listing < HEED_LIST_AUTO || given->listing > HEED_LIST_ALWAYS)
     refuse(fmt::format("{} is no heed_listing; give HEED_LIST_AUTO, HEED_LIST_OFF or HEED_LIST_ALWAYS", given->listing),
            std::to_string(given->listing));

@@ -37,8 +37,8 @@ template <BiasElement kElement>
 __device__ __forceinline__ unsigned effects_of_block(const Pass& pass, const char* bias, int first_row, int block,
                                                      int lane) {
   constexpr int kBytes = bytes_of_bias(static_cast<int>(kElement));
-  constexpr int kEach = 16 / kBytes;            // numbers of a lane
-  constexpr int kLanesOfRow = kBlock / kEach;   // 4, 8 or 16
+  constexpr int kEach = 16 / kBytes;           // numbers of a lane
+  constexpr int kLanesOfRow = kBlock / kEach;  // 4, 8 or 16
   constexpr int kRowsAtOnce = 32 / kLanesOfRow;
   const int rows = min(kBlock, pass.len_q - first_row);
   const int first = block * kBlock + lane % kLanesOfRow * kEach;
@@ -85,8 +85,8 @@ __device__ __forceinline__ unsigned effects_of_block(const Pass& pass, const cha
   return effects_of_block<BiasElement::fp32>(pass, bias, first_row, block, lane);
 }
 
-/// Thread blocks share the lists; a grid may have any size. Of a list each warp looks at every eighth block of keys, and
-/// each thread then puts the number of one in its place.
+/// Thread blocks share the lists; a grid may have any size. Of a list each warp looks at every eighth block of keys,
+/// and each thread then puts the number of one in its place.
 /// @param found (kAtOnce) numbers of shared memory
 __device__ inline void list_blocks(const Pass& pass, unsigned* found) {
   const int thread = static_cast<int>(threadIdx.x);

@@ -84,8 +84,8 @@ struct ListPlace {
   int block;  ///< of rows
 };
 HEED_HOST_DEVICE constexpr ListPlace place_of(const Pass& pass, long long index) {
-  return {static_cast<int>(index / pass.row_blocks / pass.heads), static_cast<int>(index / pass.row_blocks % pass.heads),
-          static_cast<int>(index % pass.row_blocks)};
+  return {static_cast<int>(index / pass.row_blocks / pass.heads),
+          static_cast<int>(index / pass.row_blocks % pass.heads), static_cast<int>(index % pass.row_blocks)};
 }
 
 /// The first number of a head's tensor.

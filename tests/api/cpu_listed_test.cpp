@@ -83,7 +83,8 @@ std::vector<unsigned char> documents(std::int64_t len_q, std::int64_t len_k, std
   std::vector<unsigned char> mask(static_cast<std::size_t>(len_q * len_k));
   for (std::int64_t i = 0; i < len_q; ++i)
     for (std::int64_t j = 0; j < len_k; ++j)
-      mask[static_cast<std::size_t>(i * len_k + j)] = i / each == j / each ? static_cast<unsigned char>(2 + i % 200) : 0;
+      mask[static_cast<std::size_t>(i * len_k + j)] =
+          i / each == j / each ? static_cast<unsigned char>(2 + i % 200) : 0;
   return mask;
 }
 
@@ -126,10 +127,9 @@ void expect_same(const std::vector<float>& a, const std::vector<float>& b) {
 }
 
 TEST_F(CpuListed, AreWhatTheOracleSays) {
-  for (const char* features :
-       {":bias=bool/blk", ":bias=bool/hlk", ":bias=bool/lk", ":bias=bool/bk", ":bias=fp32/lk", ":bias=fp16/blk",
-        ":bias=bf16/k", ":bias=bool/bl", ":bias=fp32:sinks", ":bias=bool/blk:key_lengths", ":bias=bool/lk:ragged",
-        ":bias=fp16/hlk:prefix=40"})
+  for (const char* features : {":bias=bool/blk", ":bias=bool/hlk", ":bias=bool/lk", ":bias=bool/bk", ":bias=fp32/lk",
+                               ":bias=fp16/blk", ":bias=bf16/k", ":bias=bool/bl", ":bias=fp32:sinks",
+                               ":bias=bool/blk:key_lengths", ":bias=bool/lk:ragged", ":bias=fp16/hlk:prefix=40"})
     for (const char* mask : {"", ":causal_top_left", ":causal_bottom_right", ":window=9/3"}) {
       FeatureCase one(std::string("b2h4hkv2l137k251d16:fp32") + mask + features);
       run(one.problem(), one.tensors(), HEED_LIST_ALWAYS);
@@ -167,7 +167,8 @@ TEST_F(CpuListed, NanInHiddenBlocksReachesNoRow) {
   const std::vector<float> clean = own.outputs();
   for (std::int64_t h = 0; h < 2; ++h)
     for (std::int64_t j = 64; j < 128; ++j)
-      for (const auto& [tensor, strides] : {std::pair{own.tensors.k, own.problem.k_strides}, std::pair{own.tensors.v, own.problem.v_strides}})
+      for (const auto& [tensor, strides] :
+           {std::pair{own.tensors.k, own.problem.k_strides}, std::pair{own.tensors.v, own.problem.v_strides}})
         const_cast<float*>(static_cast<const float*>(tensor))[h * strides.head + j * strides.row + j % 16] = NAN;
   run(own.problem, own.tensors, HEED_LIST_ALWAYS);
   EXPECT_EQ(own.outputs(), clean);

@@ -199,7 +199,8 @@ class Listed {
 constexpr BiasElement kElements[] = {BiasElement::boolean, BiasElement::fp16, BiasElement::bf16, BiasElement::fp32};
 
 void check(const Case& c) {
-  SCOPED_TRACE(fmt::format("element {} lengths {} x {} seed {}", static_cast<int>(c.element), c.len_q, c.len_k, c.seed));
+  SCOPED_TRACE(
+      fmt::format("element {} lengths {} x {} seed {}", static_cast<int>(c.element), c.len_q, c.len_k, c.seed));
   Listed(c).check();
 }
 
