@@ -14,6 +14,7 @@
 #include "dispatch/covering.hpp"
 #include "dispatch/program_file.hpp"
 #include "json/text.hpp"
+#include "listing/listing.hpp"
 #include "merge/merge.hpp"
 #include "padding/padding.hpp"
 #include "process/interrupt.hpp"
@@ -147,6 +148,7 @@ int build(const BuildOptions& o) {
   (void)padding::copy_source();  // device sources are known before any build begins
   (void)merge::merge_source();
   (void)quantise::quantise_source();
+  (void)listing::list_source();
   std::vector<DeviceFacts> devices;
   for (const std::string& arch : o.archs)
     for (DeviceFacts& device : devices_of(arch))
@@ -175,6 +177,7 @@ int build(const BuildOptions& o) {
       add(merge::kMergeProgram, merge::merge_source(), merge::kMergeEntry, false);
       add(quantise::kQuantiseProgram, quantise::quantise_source(), quantise::kQuantiseEntry,
           true);  // largest magnitudes
+      add(listing::kListProgram, listing::list_source(), listing::kListEntry, false);
     }
     for (const dispatch::CoveringProgram& program : wanted(o, device)) {
       Pending one{{}, program.variant.id(), {}};

@@ -91,12 +91,14 @@ inline Vec relative_biases(const FeatureParams& p, long long head, IntVec ahead)
 
 /// Scores after softcap, biases and ALiBi, in powers of two as they come. Lane i is row row[i] and key key[i]; lanes of
 /// rows or keys that there are not keep their score.
+/// @param reads_bias false where the bias leaves all of these scores as they are
 template <Features kFeatures, Exp2 kExp2>
-inline Vec changed_scores(const FeatureParams& p, long long entry, long long head, Vec scores, IntVec row, IntVec key) {
+inline Vec changed_scores(const FeatureParams& p, long long entry, long long head, Vec scores, IntVec row, IntVec key,
+                          bool reads_bias) {
   if constexpr (kFeatures.softcap)
     if (p.softcap != 0) scores = soft_capped<kExp2>(scores, p.softcap * kLog2E);
   if constexpr (kFeatures.bias)
-    if (p.bias != nullptr) {
+    if (p.bias != nullptr && reads_bias) {
       const long long base = entry * p.bias_batch + head * p.bias_head;
       for (int i = 0; i < kLanes; ++i)
         if (row[i] < p.len_q && key[i] < p.len_k) {
@@ -177,30 +179,44 @@ inline RowEnd end_of_row(const Params& p, long long head, bool sees, float maxim
   return {sees, maximum, sum, scale * inverse_sum(sees, sum), row_log_sum(sees, maximum, sum)};
 }
 
-/// Calls `walk` with the keys of every listed block of a block of rows, of those that lie in `keys`; with all of these
-/// where there are no lists. The rows lie in one block of a list.
-template <bool kBlocks, typename Params, typename Walk>
+/// Calls `walk` with the keys of every listed block of a block of rows, of those that lie in `keys`, and with whether
+/// the bias may change their scores; with all of these where there are no lists. The rows lie in one block of a list.
+template <Features kFeatures, typename Params, typename Walk>
 inline void walk_blocks(const Params& p, long long entry, long long head, int first_row, const Span& keys,
                         const Walk& walk) {
-  if constexpr (kBlocks) {
-    const KeyBlocks blocks = key_blocks(p, static_cast<int>(entry), static_cast<int>(head), first_row, keys.end);
+  if constexpr (kFeatures.blocks) {
+    constexpr bool kHasFull = has_full_blocks(kFeatures);
+    const KeyBlocks blocks =
+        key_blocks<kHasFull>(p, static_cast<int>(entry), static_cast<int>(head), first_row, keys.end);
+    // Blocks that follow each other are walked as one, so that tiles may be longer than a block.
+    Span together{0, 0};
+    bool are_full = false;
     for (int i = 0; i < blocks.count; ++i) {
-      const int first = blocks.first_key(i);
+      const int first = blocks.first_key(i, takes_full_blocks<kHasFull>(p));
       const Span of_block{first > keys.begin ? first : keys.begin,
                           first + blocks.keys < keys.end ? first + blocks.keys : keys.end};
-      if (of_block.begin < of_block.end) walk(of_block);
+      if (of_block.begin >= of_block.end) continue;
+      const bool is_full = kHasFull && blocks.is_full(i);
+      if (together.end == of_block.begin && together.begin < together.end && is_full == are_full) {
+        together.end = of_block.end;
+        continue;
+      }
+      if (together.begin < together.end) walk(together, !are_full);
+      together = of_block;
+      are_full = is_full;
     }
+    if (together.begin < together.end) walk(together, !are_full);
   } else {
-    walk(keys);
+    walk(keys, true);
   }
 }
 
 /// Whether a row sees a key of `keys`, those that the mask leaves it.
-template <bool kBlocks, typename Params>
+template <Features kFeatures, typename Params>
 inline bool sees_any(const Params& p, long long entry, long long head, int row, const Span& keys) {
   bool sees = false;
-  walk_blocks<kBlocks>(p, entry, head, row, keys,
-                       [&](const Span& walked) { sees = sees || walked.begin < walked.end; });
+  walk_blocks<kFeatures>(p, entry, head, row, keys,
+                         [&](const Span& walked, bool) { sees = sees || walked.begin < walked.end; });
   return sees;
 }
 

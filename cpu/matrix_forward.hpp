@@ -41,7 +41,6 @@ class MatrixForward {
   static constexpr bool kHasFeatures = has_features(kProblem.features);
   static constexpr bool kChangesScores = changes_scores(kProblem.features);
   static constexpr bool kPages = kProblem.features.pages;
-  static constexpr bool kBlocks = kProblem.features.blocks;
   static constexpr bool kPrefix = kProblem.features.prefix;
   static constexpr bool kDrops = kProblem.features.dropout;
   using Memory = Stored<kProblem.element>;
@@ -76,15 +75,16 @@ class MatrixForward {
     v_ = head_of(params_.v, params_.v_strides, batch_, head_);
     clear_sums();
     packed_.pack_queries(rows_, [&](int row) { return query(row); });
-    walk_blocks<kBlocks>(params_, batch_, head_, first_row_, span_of(first_row_, rows_), [&](const Span& span) {
+    const auto walk = [&](const Span& span, bool reads_bias) {
       for (int tile = span.begin; tile < span.end; tile += kKeys) {
         const int count = min(kKeys, span.end - tile);
         packed_.pack_keys(count, [&](int row) { return key(tile + row); });
         packed_.pack_values(count, params_.v_strides.row, [&](int row) { return value(tile + row); });
         fetch_next(tile + kKeys, span.end);
-        for (int row = 0; row < rows_; row += kRows) process(row, tile, count);
+        for (int row = 0; row < rows_; row += kRows) process(row, tile, count, reads_bias);
       }
-    });
+    };
+    walk_blocks<kProblem.features>(params_, batch_, head_, first_row_, span_of(first_row_, rows_), walk);
     store();
   }
 
@@ -163,7 +163,7 @@ class MatrixForward {
   }
 
   /// One tile of keys for one group of rows: scores, softmax, values.
-  void process(int row, int tile, int count) {
+  void process(int row, int tile, int count, bool reads_bias) {
     const int group_rows = min(kRows, rows_ - row);
     const Span keys = span_of(first_row_ + row, group_rows).in_tile(tile, count);
     if (keys.begin == keys.end) return;
@@ -181,7 +181,7 @@ class MatrixForward {
       multiply_scores_apart(row, tile, group_rows, keys);
     for (int r = 0; r < group_rows; ++r) {
       next_.template fetch<kDim>(params_.k_strides.row, params_.v_strides.row);
-      softmax(row, r, tile, seen(row + r).in_tile(tile, count), first_step, steps);
+      softmax(row, r, tile, seen(row + r).in_tile(tile, count), first_step, steps, reads_bias);
     }
     if (!packed_.values_split && (kPieces > 1 || kProblem.mask != MaskKind::none)) [[unlikely]]
       return multiply_values_apart(row, tile, group_rows, count);
@@ -199,7 +199,7 @@ class MatrixForward {
 
   /// Weights of one row of a group for the keys of the tile that it sees, and zeros for the others of the group's steps
   /// of 32 keys, [first_step, steps).
-  void softmax(int first, int r, int tile, const Span& keys, int first_step, int steps) {
+  void softmax(int first, int r, int tile, const Span& keys, int first_step, int steps, bool reads_bias) {
     auto* const scores = reinterpret_cast<Vec*>(scores_ + r * kScoreRow);
     char* const weights = weights_ + r * kWeightRow;
     const bool sees = keys.begin < keys.end;
@@ -211,7 +211,7 @@ class MatrixForward {
         for (int i = 2 * first_pair; i < 2 * pairs; ++i)
           scores[i] = changed_scores<kProblem.features, kConfig.exp2>(
               params_, batch_, at.head, scores[i] * (params_.scale * kLog2E), IntVec{} + at.row,
-              lane_indices() + (tile + 16 * i));
+              lane_indices() + (tile + 16 * i), reads_bias);
       }
       if (keys.end % 32 != 0) {
         for (int i = 2 * pairs - 2; i < 2 * pairs; ++i)
@@ -313,7 +313,7 @@ class MatrixForward {
       const Span keys = seen(row);
       const Row at = place(row);
       const RowEnd end = end_of_row<kProblem.features, kConfig.exp2>(
-          params_, at.head, sees_any<kBlocks>(params_, batch_, at.head, at.row, keys), maximum_[row], sum);
+          params_, at.head, sees_any<kProblem.features>(params_, batch_, at.head, at.row, keys), maximum_[row], sum);
       Memory* const to = o + at.head * params_.o_strides.head + at.row * params_.o_strides.row;
       float* const from = out_ + row * kColumns;
       int d = 0;

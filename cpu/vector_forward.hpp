@@ -85,7 +85,6 @@ class VectorForward {
   static constexpr bool kHasFeatures = has_features(kProblem.features) || kQuantised;
   static constexpr bool kChangesScores = changes_scores(kProblem.features);
   static constexpr bool kPages = kProblem.features.pages;
-  static constexpr bool kBlocks = kProblem.features.blocks;
   static constexpr bool kPrefix = kProblem.features.prefix;
   static constexpr bool kDrops = kProblem.features.dropout;
   using QueryElement = Stored<q_element(kProblem)>;
@@ -117,14 +116,15 @@ class VectorForward {
       if (rows_ <= 0) return;  // of an entry that has fewer rows than others
     load_queries();
     const auto span = span_of(first_row_, first_row_ + rows_);
-    walk_blocks<kBlocks>(params_, batch_, head_, first_row_, Span{span.begin, span.end}, [&](const Span& walked) {
+    const auto walk = [&](const Span& walked, bool reads_bias) {
       for (int tile = walked.begin; tile < walked.end; tile += kConfig.block_n) {
         const int count = min(kConfig.block_n, walked.end - tile);
         const KeyTile keys = load_keys(tile, count, walked.end);
         const KeyTile values = load_values(tile, count, walked.end);
-        for (int group = 0; group < groups_; ++group) process(group, tile, count, keys, values);
+        for (int group = 0; group < groups_; ++group) process(group, tile, count, keys, values, reads_bias);
       }
-    });
+    };
+    walk_blocks<kProblem.features>(params_, batch_, head_, first_row_, Span{span.begin, span.end}, walk);
     store();
   }
 
@@ -192,7 +192,7 @@ class VectorForward {
   }
 
   /// One tile of keys for one group of queries: scores, softmax, values.
-  void process(int group, int tile, int count, KeyTile keys, KeyTile values) {
+  void process(int group, int tile, int count, KeyTile keys, KeyTile values, bool reads_bias) {
     const int first_query = first_row_ + group * kQueries;
     // Of the tile's keys every row of the group sees [full_begin, full_end).
     int full_begin = 0;
@@ -224,8 +224,9 @@ class VectorForward {
       for (int j = 0; j < count; ++j)
         for (int v = 0; v < kVectors; ++v) {
           Vec& scores = scores_[j * kVectors + v];
-          scores = changed_scores<kProblem.features, kConfig.exp2>(
-              params_, batch_, head_, scores, lane_indices() + first_query + v * kLanes, IntVec{} + (tile + j));
+          scores = changed_scores<kProblem.features, kConfig.exp2>(params_, batch_, head_, scores,
+                                                                   lane_indices() + first_query + v * kLanes,
+                                                                   IntVec{} + (tile + j), reads_bias);
         }
     }
     if constexpr (kMasked) {
@@ -338,8 +339,9 @@ class VectorForward {
       const float maximum = reinterpret_cast<const float*>(maximum_ + group * kVectors)[lane];
       const auto span = span_of(first_row_ + row, first_row_ + row + 1);
       const RowEnd end = end_of_row<kProblem.features, kConfig.exp2>(
-          params_, head_, sees_any<kBlocks>(params_, batch_, head_, first_row_ + row, Span{span.begin, span.end}),
-          maximum, sum);
+          params_, head_,
+          sees_any<kProblem.features>(params_, batch_, head_, first_row_ + row, Span{span.begin, span.end}), maximum,
+          sum);
       const long long offset = base + (first_row_ + row) * params_.o_strides.row;
       auto* const to = static_cast<Stored<kProblem.element>*>(params_.o) + offset;
       if constexpr (changes_output(kProblem.features)) {

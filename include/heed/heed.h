@@ -132,6 +132,9 @@ typedef struct heed_strides {
  * that a causal mask hides cost nothing. One that no block of the entry's keys has shows nothing, and a count beyond
  * block_most, or below 0, counts as the nearest. Blocks that no list has are not read. */
 #define HEED_HAS_BLOCKS (1u << 9)
+/* With HEED_HAS_BIAS, a number of a list with this added stands for the same block, where the bias shows all scores as
+ * they are: it is not read there. FlexAttention's full_kv_indices, in one list with the others. */
+#define HEED_FULL_BLOCK (1 << 30)
 /* Rows of entry b also see, of its keys before prefix_lengths[b], those that the mask's right bound hides: with a
  * causal mask a prefix LM. Less than 0 counts as 0, and more than the entry's keys as all of them. */
 #define HEED_HAS_PREFIX (1u << 10)
@@ -272,6 +275,15 @@ typedef enum heed_build {
  * aside, cuCtxSetLimit(CU_LIMIT_PERSISTING_L2_CACHE_SIZE) before the plan is made; lines that stayed are released by
  * cuCtxResetPersistingL2Cache. */
 typedef enum heed_l2 { HEED_L2_DEFAULT = 0, HEED_L2_KEEP_KV = 1 } heed_l2;
+/* Whether each run looks at a boolean mask, or at a bias, once by blocks of 64 rows and 64 keys, and lists those that
+ * it leaves (HEED_HAS_BLOCKS), so that no other is read or computed, and the bias is not read where it shows all scores
+ * as they are. What heads, entries or rows share of the tensor by a stride of 0 is looked at once. Lists lie in the
+ * workspace. Of problems with lists of their own, and of a named variant, none are made. */
+typedef enum heed_listing {
+  HEED_LIST_AUTO = 0,  /* of 256 rows and 512 keys or more; of numbers that are added only where heads share them */
+  HEED_LIST_OFF = 1,   /* none */
+  HEED_LIST_ALWAYS = 2 /* of any sizes, wherever a program takes lists */
+} heed_listing;
 /* Calls task(argument, index) once for every index from 0 to tasks - 1, one after another or several at a time, on any
  * threads, and returns when all have ended. It lets no exception out. Tasks let none out either, and wait for nothing.
  */
@@ -300,7 +312,7 @@ typedef struct heed_options {
    * rows that share a factor with one are NaN. */
   const char* precision;
   int32_t l2;           /* heed_l2; a CPU has none to ask */
-  int32_t reserved_l2;  /* 0 */
+  int32_t listing;      /* heed_listing */
   uint64_t reserved[2]; /* 0 */
 } heed_options;
 

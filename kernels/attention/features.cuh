@@ -227,9 +227,10 @@ struct ScoreChanges<kProblem, true> : Dropout<kProblem> {
   /// Products q.k become scores in units of log2: of one fragment, rows `row` and `row` + 8 of this lane. Of hidden
   /// keys and of rows past the last they become anything; masks come afterwards.
   /// @param first the key of the lane's first column
+  /// @param reads_bias false where the bias leaves all of these scores as they are
   template <int kRegisters>
-  __device__ __forceinline__ void change_scores(float (&s)[kRegisters], const ScoreFeatureParams& p, int row,
-                                                int first) const {
+  __device__ __forceinline__ void change_scores(float (&s)[kRegisters], const ScoreFeatureParams& p, int row, int first,
+                                                bool reads_bias = true) const {
     const float scale = p.scale * kLog2e;
     if (kFeatures.softcap && p.softcap != 0.0F) {
       const float rate = 2.0F * scale * ptx::rcp_approx_ftz(p.softcap);
@@ -241,7 +242,7 @@ struct ScoreChanges<kProblem, true> : Dropout<kProblem> {
       for (int i = 0; i < kRegisters; ++i) s[i] *= scale;
     }
     if constexpr (kFeatures.bias)
-      if (bias != nullptr) {
+      if (bias != nullptr && reads_bias) {
         // One loop for each type: asked in the loop, every load would wait for the one before.
         switch (static_cast<BiasElement>(p.bias_element)) {
           case BiasElement::boolean:
@@ -270,9 +271,9 @@ struct ScoreChanges<kProblem, true> : Dropout<kProblem> {
   }
   /// The same of a fragment that is counted by tiles of 8 columns.
   template <int kTiles>
-  __device__ __forceinline__ void change_scores(float (&s)[kTiles][4], const ScoreFeatureParams& p, int row,
-                                                int first) const {
-    change_scores(reinterpret_cast<float(&)[4 * kTiles]>(s), p, row, first);
+  __device__ __forceinline__ void change_scores(float (&s)[kTiles][4], const ScoreFeatureParams& p, int row, int first,
+                                                bool reads_bias = true) const {
+    change_scores(reinterpret_cast<float(&)[4 * kTiles]>(s), p, row, first, reads_bias);
   }
 
  private:

@@ -67,7 +67,9 @@ struct ScoreFeatureParams : ForwardParams {
   /// Where rows see listed blocks of keys alone: row i of an entry is in block i / block_rows of rows, whose list is
   /// the first block_counts[b, h, block] numbers of block_indices[b, h, block, ..], in any order, each once. Number n
   /// stands for the entry's keys [n, n + 1) * block_keys; one that stands for none hides nothing and shows nothing.
-  /// What the mask or a bias hides of listed blocks stays hidden. Blocks that no list has are not read.
+  /// What the mask or a bias hides of listed blocks stays hidden. Blocks that no list has are not read. In launches
+  /// with a bias, kFullBlock + n stands for block n too: the bias shows all of its scores and changes none, and is not
+  /// read there.
   const int* block_counts;
   const int* block_indices;
   TensorStrides block_count_strides;  ///< in numbers; `row` is from one block of rows to the next. 0: shared
@@ -250,6 +252,23 @@ HEED_HOST_DEVICE inline float dropout_scale(const ScoreFeatureParams& p) {
   return p.dropout_threshold == 0 ? 1.0F : p.dropout_scale;
 }
 
+/// What is added to the numbers of listed blocks that the bias leaves as they are: FlexAttention's full blocks
+/// (torch.nn.attention.flex_attention.BlockMask).
+inline constexpr int kFullBlock = 1 << 30;
+
+/// Whether a program takes lists with full blocks.
+HEED_HOST_DEVICE constexpr bool has_full_blocks(const Features& f) {
+  return f.blocks && f.bias;
+}
+
+/// Whether numbers of a launch's lists may have it added. Asked where numbers are read, not kept: parameters are
+/// constants of a kernel, and registers are scarce.
+/// @tparam kHasFull has_full_blocks of the program
+template <bool kHasFull>
+HEED_HOST_DEVICE inline bool takes_full_blocks(const ScoreFeatureParams& p) {
+  return kHasFull && p.bias != nullptr;
+}
+
 /// The list of the blocks of keys that a tile of rows walks. The tile lies in one block of rows.
 struct KeyBlocks {
   const int* numbers;  ///< null where a launch has no lists: rows see all keys then
@@ -257,10 +276,16 @@ struct KeyBlocks {
   int keys;            ///< of a block
   int len_k;
 
+  /// Whether the bias leaves a block of the list as it is.
+  [[nodiscard]] HEED_HOST_DEVICE bool is_full(int index) const {
+    return numbers != nullptr && numbers[index] >= kFullBlock;
+  }
   /// The first key of a block of the list; len_k where its number stands for none.
-  [[nodiscard]] HEED_HOST_DEVICE int first_key(int index) const {
+  /// @param takes_full takes_full_blocks of the launch
+  [[nodiscard]] HEED_HOST_DEVICE int first_key(int index, bool takes_full = false) const {
     if (numbers == nullptr) return 0;
-    const int number = numbers[index];
+    int number = numbers[index];
+    if (takes_full && number >= kFullBlock) number -= kFullBlock;
     // As unsigned, so that numbers below 0 are too large.
     return static_cast<unsigned>(number) < static_cast<unsigned>((len_k + keys - 1) / keys) ? number * keys : len_k;
   }
@@ -269,6 +294,7 @@ struct KeyBlocks {
 /// Without the blocks at the end of the list that begin at or after key `end`, which the rows see nothing of: in order
 /// of keys these are all that a causal mask hides.
 /// @param p the launch as the entry has it (of_entry)
+template <bool kHasFull = false>
 HEED_HOST_DEVICE inline KeyBlocks key_blocks(const ScoreFeatureParams& p, int entry, int head, int first_row, int end) {
   if (p.block_counts == nullptr) return {nullptr, 1, p.len_k, p.len_k};
   const int block = first_row / p.block_rows;
@@ -277,7 +303,7 @@ HEED_HOST_DEVICE inline KeyBlocks key_blocks(const ScoreFeatureParams& p, int en
   KeyBlocks blocks{p.block_indices + entry * n.batch + head * n.head + block * n.row,
                    clamped(p.block_counts[entry * c.batch + head * c.head + block * c.row], 0, p.block_most),
                    p.block_keys, p.len_k};
-  while (blocks.count > 0 && blocks.first_key(blocks.count - 1) >= end) --blocks.count;
+  while (blocks.count > 0 && blocks.first_key(blocks.count - 1, takes_full_blocks<kHasFull>(p)) >= end) --blocks.count;
   return blocks;
 }
 

@@ -7,6 +7,7 @@
 
 #include "api/builds.hpp"
 #include "api/choice.hpp"
+#include "api/listed_plan.hpp"
 #include "api/opened_files.hpp"
 #include "api/plan.hpp"
 #include "api/precision.hpp"
@@ -161,6 +162,9 @@ Choice choose_copies(const Options& options, const DeviceFacts& device) {
 }
 Choice choose_merge(const Options& options, const DeviceFacts& device) {
   return choose_helper(options, device, "merges partial results", &dispatch::Programs::find_merge);
+}
+Choice choose_lister(const Options& options, const DeviceFacts& device) {
+  return choose_helper(options, device, "lists blocks of keys", &dispatch::Programs::find_lister);
 }
 Choice choose_quantiser(const Options& options, const DeviceFacts& device) {
   return choose_helper(options, device, "quantises inputs", &dispatch::Programs::find_quantiser);

@@ -1,4 +1,6 @@
-// What launches around a plan's own kernel on a GPU: copies of rows, merges of partial results, quantised inputs.
+// What launches around a plan's own kernel on a GPU: copies of rows, merges of partial results, quantised inputs, lists
+// of blocks.
+#include "api/listed_plan.hpp"
 #include "api/precision.hpp"
 
 #ifdef HEED_WITH_CUDA
@@ -156,6 +158,26 @@ class GpuMerges final : public Merges {
   Helper helper_;
 };
 
+class GpuLister final : public Lister {
+ public:
+  GpuLister(CUcontext context, const Problem& problem, const Choice& program)
+      : helper_(context, problem, program, listing::kListEntry, listing::kListThreads) {}
+
+  double list(const listing::Pass& pass, void* stream) const override {
+    helper_.require(stream);
+    listing::Pass parameter = pass;
+    const long long most = kBlocksEach * helper_.processors();
+    helper_.launch(static_cast<unsigned>(std::min(listing::lists_of(pass), most)), 1, parameter, stream,
+                   "launching the pass over the bias");
+    return 0;
+  }
+
+ private:
+  static constexpr long long kBlocksEach = 8;  // of a multiprocessor: 2048 threads, all that it has room for
+
+  Helper helper_;
+};
+
 }  // namespace
 
 std::unique_ptr<Copies> make_gpu_copies(const Problem& problem, const Choice& program) {
@@ -173,6 +195,11 @@ std::unique_ptr<Merges> make_gpu_merges(const Problem& problem, const Choice& pr
   return std::make_unique<GpuMerges>(context.get(), problem, program);
 }
 
+std::unique_ptr<Lister> make_gpu_lister(const Problem& problem, const Choice& program) {
+  const UsedContext context(problem.ordinal);
+  return std::make_unique<GpuLister>(context.get(), problem, program);
+}
+
 }  // namespace heed::api
 
 #else
@@ -183,6 +210,9 @@ std::unique_ptr<Copies> make_gpu_copies(const Problem&, const Choice&) {
   throw Error(ErrorCode::no_device, "no GPU can be used: this library was built without CUDA support");
 }
 std::unique_ptr<Quantiser> make_gpu_quantiser(const Problem&, const Choice&) {
+  throw Error(ErrorCode::no_device, "no GPU can be used: this library was built without CUDA support");
+}
+std::unique_ptr<Lister> make_gpu_lister(const Problem&, const Choice&) {
   throw Error(ErrorCode::no_device, "no GPU can be used: this library was built without CUDA support");
 }
 std::unique_ptr<Merges> make_gpu_merges(const Problem&, const Choice&) {

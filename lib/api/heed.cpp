@@ -11,6 +11,7 @@
 #include <mutex>
 #include <new>
 
+#include "api/listed_plan.hpp"
 #include "api/plan.hpp"
 #include "api/precision.hpp"
 #include "api/status.hpp"
@@ -221,9 +222,11 @@ size_t heed_explain(const heed_problem* problem, const heed_options* options, ch
     const heed::DeviceFacts device = heed::api::facts_of_device(read);
     all += fmt::format("device    {} ({})\n", device.name, device.arch);
     if (!chosen.precision.empty()) all += heed::api::precision_lines(chosen.precision);
-    const heed::api::Choice choice = chosen.precision.empty()
-                                         ? heed::api::decide(read, chosen, device).choice
-                                         : heed::api::decide_precision(read, chosen, device).choice;
+    const heed::api::Choice choice = [&] {
+      if (!chosen.precision.empty()) return heed::api::decide_precision(read, chosen, device).choice;
+      if (auto listed = heed::api::decide_listed(read, chosen, device)) return std::move(listed->choice);
+      return heed::api::decide(read, chosen, device).choice;
+    }();
     if (choice.variant.family == nullptr) {
       all += "runs      nothing: there is nothing to compute\n";
       return;

@@ -7,6 +7,7 @@
 #include <map>
 #include <mutex>
 
+#include "api/listed_plan.hpp"
 #include "api/precision.hpp"
 #include "api/problem_scales.hpp"
 #include "base/parallel.hpp"
@@ -65,6 +66,10 @@ Options read_options(const heed_options* given) {
   if (given->build < HEED_BUILD_OFF || given->build > HEED_BUILD_WAIT)
     refuse(fmt::format("{} is no heed_build", given->build), std::to_string(given->build));
   options.build = given->build;
+  if (given->listing < HEED_LIST_AUTO || given->listing > HEED_LIST_ALWAYS)
+    refuse(fmt::format("{} is no heed_listing; give HEED_LIST_AUTO, HEED_LIST_OFF or HEED_LIST_ALWAYS", given->listing),
+           std::to_string(given->listing));
+  options.listing = given->listing;
   if (given->parallel_for == nullptr && given->parallel_context != nullptr)
     refuse("parallel_context is given without parallel_for, whose first argument it is");
   options.parallel_for = {given->parallel_for, given->parallel_context};
@@ -387,6 +392,8 @@ void Plan::info(heed_plan_info& info) const {
 std::unique_ptr<Plan> make_plan(const Problem& problem, const Options& options) {
   if (!options.precision.empty()) return make_precision_plan(problem, options);
   const DeviceFacts device = facts_of_device(problem);
+  if (auto listed = decide_listed(problem, options, device))
+    return make_listed_plan(problem, std::move(*listed), options);
   Decision decision = decide(problem, options, device);
   const auto divided = [&](std::int64_t count, std::int64_t step, const auto& part) {
     const std::int64_t left = count % step;

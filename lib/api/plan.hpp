@@ -32,6 +32,7 @@ struct Options {
   std::string variant;
   std::string_view image;
   int build = HEED_BUILD_OFF;
+  int listing = HEED_LIST_AUTO;
   std::optional<std::string> book;  ///< empty: none; not set: the default one
   ParallelFor parallel_for;         ///< the caller's threads; without a function the library's own
   std::string precision;            ///< a quantise::Mode's name; empty: inputs stay as they are

@@ -7,6 +7,7 @@
 #include <set>
 
 #include "dispatch/contract.hpp"
+#include "listing/listing.hpp"
 #include "merge/merge.hpp"
 #include "padding/padding.hpp"
 #include "quantise/quantise.hpp"
@@ -76,6 +77,7 @@ Programs::Programs(std::shared_ptr<const ProgramFile> file, const DeviceFacts& d
     const ProgramRecord** const helper = record.variant == padding::kCopyProgram        ? &copies_
                                          : record.variant == merge::kMergeProgram       ? &merge_
                                          : record.variant == quantise::kQuantiseProgram ? &quantiser_
+                                         : record.variant == listing::kListProgram      ? &lister_
                                                                                         : nullptr;
     if (helper != nullptr) {
       const ProgramRecord*& best = *helper;

@@ -57,6 +57,8 @@ class Programs {
   /// The same of the program that merges partial results (lib/merge).
   [[nodiscard]] const ProgramRecord* find_merge() const { return merge_; }
   [[nodiscard]] const ProgramRecord* find_quantiser() const { return quantiser_; }
+  /// Likewise, that lists the blocks of keys that a bias leaves (lib/listing).
+  [[nodiscard]] const ProgramRecord* find_lister() const { return lister_; }
   [[nodiscard]] const ProgramFile& file() const { return *file_; }
 
  private:
@@ -77,6 +79,7 @@ class Programs {
   const ProgramRecord* copies_ = nullptr;
   const ProgramRecord* merge_ = nullptr;
   const ProgramRecord* quantiser_ = nullptr;
+  const ProgramRecord* lister_ = nullptr;
   Champions champions_;
 };
 

@@ -82,7 +82,7 @@ class Options(ctypes.Structure):
         ("parallel_context", ctypes.c_void_p),
         ("precision", ctypes.c_char_p),
         ("l2", ctypes.c_int32),
-        ("reserved_l2", ctypes.c_int32),
+        ("listing", ctypes.c_int32),
         ("reserved", ctypes.c_uint64 * 2),
     ]
 

@@ -7,6 +7,7 @@
 #include <iterator>
 
 #include "kernels/attention/features.hpp"
+#include "lib/listing/list_blocks.hpp"
 #include "lib/merge/merge_partials.hpp"
 #include "lib/padding/copy_rows.hpp"
 #include "lib/quantise/quantise_rows.hpp"
@@ -61,6 +62,9 @@ const auto kCapturing = reinterpret_cast<CUstream>(0x88);
 const auto kQuantise = reinterpret_cast<CUfunction>(0x55);
 heed::quantise::Pass passes[16];
 int pass_count = 0;
+const auto kList = reinterpret_cast<CUfunction>(0x66);
+heed::listing::Pass last_listing;
+int listed = 0;
 heed::merge::Merge last_merge{};
 int merged = 0;
 int in_use = 0;      // allocations and pinned ranges that have not been given back
@@ -103,6 +107,13 @@ const heed::merge::Merge* stub_merge() {
 }
 int stub_merged() {
   return merged;
+}
+/// The last pass that listed blocks of keys, and how many there were.
+const heed::listing::Pass* stub_listing() {
+  return &last_listing;
+}
+int stub_listed() {
+  return listed;
 }
 /// The passes that quantised inputs, a stage each, and how many there were.
 const heed::quantise::Pass* stub_passes() {
@@ -228,11 +239,13 @@ CUresult cuModuleUnload(CUmodule) {
 CUresult cuModuleGetFunction(CUfunction* function, CUmodule module, const char* name) {
   if (module != reinterpret_cast<CUmodule>(0x11)) return CUDA_ERROR_NOT_FOUND;
   const auto is = [name](const char* other) { return std::strcmp(name, other) == 0; };
-  if (!is("heed_copy_rows") && !is("heed_merge_partials") && !is("heed_quantise") && !is("heed_forward"))
+  if (!is("heed_copy_rows") && !is("heed_merge_partials") && !is("heed_quantise") && !is("heed_list_blocks") &&
+      !is("heed_forward"))
     return CUDA_ERROR_NOT_FOUND;
   *function = is("heed_copy_rows")        ? kCopies
               : is("heed_merge_partials") ? kMerge
               : is("heed_quantise")       ? kQuantise
+              : is("heed_list_blocks")    ? kList
                                           : kForward;
   return CUDA_SUCCESS;
 }
@@ -349,6 +362,13 @@ CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction function, voi
     if (config->blockDimX != heed::quantise::kQuantiseThreads || config->gridDimY != (of_rows ? 3U : 1U))
       return CUDA_ERROR_INVALID_VALUE;
     passes[pass_count++ % std::size(passes)] = pass;
+    ++launched;
+    return CUDA_SUCCESS;
+  }
+  if (function == kList) {
+    if (config->blockDimX != heed::listing::kListThreads || config->gridDimY != 1) return CUDA_ERROR_INVALID_VALUE;
+    last_listing = *static_cast<const heed::listing::Pass*>(arguments[0]);
+    ++listed;
     ++launched;
     return CUDA_SUCCESS;
   }

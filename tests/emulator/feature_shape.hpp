@@ -28,6 +28,7 @@ struct ListsOfBlocks {
   double density = 0.5;
   bool per_batch = true;  ///< else stride 0
   bool per_head = true;
+  double full = 0;  ///< share of the listed blocks on which the bias is not read, whatever it holds there
 };
 
 /// Of T5's encoder and of its decoder: buckets_of 32 to 128, which lib/ computes and emulated tests do not use.

@@ -122,7 +122,7 @@ class FeatureCase : public FeatureTensors {
         s += q_.get(query_place(b, h, row) + at(c)) * k_.get(key_place(b, h / p_.group_size, j) + at(c));
       s *= p_.scale;
       if (shape_.softcap != 0) s = shape_.softcap * std::tanh(s / shape_.softcap);
-      if (shape_.bias) s += bias_at(b, h, row, j);
+      if (shape_.bias && !is_full(b, h, row, j)) s += bias_at(b, h, row, j);
       if (shape_.relative) s += relative_[at(h * shape_.relative->all + bucket(j - (row + e.len_k - e.len_q)))];
       if (shape_.slopes != 0)
         s -= slopes_[at((shape_.slopes == 2 ? b * shape_.heads : 0) + h)] * std::abs(row + e.len_k - e.len_q - j);

@@ -93,6 +93,11 @@ class FeatureTensors {
     return !shape_.blocks ||
            listed_[list_of(b, h, row / shape_.blocks->rows) * at(key_blocks_) + at(key / shape_.blocks->keys)];
   }
+  /// Whether that list says that the bias is not read there.
+  [[nodiscard]] bool is_full(int b, int h, int row, int key) const {
+    return shape_.blocks &&
+           full_[list_of(b, h, row / shape_.blocks->rows) * at(key_blocks_) + at(key / shape_.blocks->keys)];
+  }
   [[nodiscard]] bool is_seen(int b, int kv_head, int key) const {
     for (int h = kv_head * p_.group_size; h < (kv_head + 1) * p_.group_size; ++h)
       for (int i = 0; i < entries_[at(b)].len_q; ++i)
@@ -112,13 +117,16 @@ class FeatureTensors {
     const std::size_t lists = at((t.per_batch ? shape_.batch : 1) * list_heads_ * row_blocks_);
     const std::size_t most = at(key_blocks_) + 3;
     listed_.assign(lists * at(key_blocks_), false);
+    full_ = listed_;
     for (std::size_t list = 0; list < lists; ++list) {
       std::vector<int> numbers = {-1, key_blocks_};
       int behind = 1 << 28;
       for (int key = 0; key < key_blocks_; ++key)
         if (random_.chance(t.density)) {
           listed_[list * at(key_blocks_) + at(key)] = true;
-          numbers.push_back(key);
+          const bool full = t.full > 0 && shape_.bias && random_.chance(t.full);
+          full_[list * at(key_blocks_) + at(key)] = full;
+          numbers.push_back(full ? key + kFullBlock : key);
         } else {
           behind = key;
         }
@@ -364,6 +372,7 @@ class FeatureTensors {
   int list_heads_ = 0;
   std::vector<int> counts_, numbers_;
   std::vector<bool> listed_;  ///< (lists, key blocks)
+  std::vector<bool> full_;    ///< likewise
 };
 
 }  // namespace heed::emulator

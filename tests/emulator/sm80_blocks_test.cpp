@@ -68,6 +68,34 @@ TEST(EmulatedSm80Blocks, BesideOtherFeatures) {
   run_case<kConfig, kProblem>(shape, 2);
 }
 
+// A bias that is read in a full block shows: what it holds there is not what the reference computes with.
+TEST(EmulatedSm80Blocks, TheBiasOfFullBlocksIsNotRead) {
+  constexpr Problem kProblem = problem_of(Element::fp16, 64, MaskKind::causal, {.bias = true});
+  FeatureShape shape{.batch = 2, .heads = 2, .heads_kv = 1, .len_q = 150, .len_k = 270, .right_offset = 120};
+  shape.blocks = ListsOfBlocks{.density = 0.8, .full = 0.6};
+  constexpr Config kGroups{
+      .block_m = 32, .block_n = 16, .kv_groups = 2, .stages = 3, .overlap = true, .rescale = kStaleTile};
+  shape.bias = BiasTensor{.element = BiasElement::boolean, .per_head = false, .hides_rows = true};
+  run_case<Config{.block_n = 32}, kProblem>(shape, 1);
+  shape.bias->element = BiasElement::fp16;
+  run_case<kGroups, kProblem>(shape, 2);
+  shape.bias->element = BiasElement::fp32;
+  shape.blocks = ListsOfBlocks{.rows = 128, .keys = 128, .density = 0.6, .per_batch = false, .full = 1};
+  run_case<Config{.block_n = 32}, kProblem>(shape, 3);
+}
+
+TEST(EmulatedSm80Blocks, ComparisonFindsABiasThatFullBlocksRead) {
+  constexpr Config kConfig{.block_n = 32};
+  constexpr Problem kProblem = problem_of(Element::fp16, 64, MaskKind::none, {.bias = true});
+  FeatureShape shape{.heads = 2, .heads_kv = 1, .len_q = 130, .len_k = 400};
+  shape.bias = BiasTensor{};
+  shape.blocks = ListsOfBlocks{.density = 1, .full = 0.3};
+  FeatureCase problem(kProblem, shape, 3);
+  problem.params().block_counts = nullptr;
+  launch_case<kConfig, kProblem>(problem, shape, 3);
+  EXPECT_NE(problem.difference(), "");
+}
+
 TEST(EmulatedSm80Blocks, InPages) {
   constexpr Config kConfig{.block_m = 32, .block_n = 64};
   constexpr Problem kProblem = problem_of(Element::fp16, 64, MaskKind::causal, {.lengths = true, .pages = true});

@@ -69,6 +69,22 @@ TEST(EmulatedPersistentEntries, Blocks) {
   run_blocks<kOne, featured_problem(Element::fp16, 64, kCausal, {.blocks = true})>();
   run_blocks<kOne, featured_problem(Element::fp16, 64, kNone, {.blocks = true})>();
 }
+// A bias that is read in a full block shows: what it holds there is not what the reference computes with.
+TEST(EmulatedPersistentEntries, TheBiasOfFullBlocksIsNotRead) {
+  FeatureShape shape{.batch = 2, .heads = 2, .heads_kv = 1, .len_q = 200, .len_k = 310, .right_offset = 110};
+  shape.blocks = emulator::ListsOfBlocks{.density = 0.8, .full = 0.6};
+  std::uint64_t seed = 0;
+  for (const BiasElement element : {BiasElement::boolean, BiasElement::fp16, BiasElement::bf16, BiasElement::fp32}) {
+    shape.bias = emulator::BiasTensor{.element = element, .per_head = false, .hides_rows = true};
+    run_case<kOne, featured_problem(Element::fp16, 64, kCausal, {.bias = true, .blocks = true})>(shape, ++seed);
+  }
+  shape.blocks->keys = 128;
+  run_case<kSplit, featured_problem(Element::fp16, 64, kCausal, {.bias = true, .blocks = true})>(shape, ++seed);
+  constexpr auto kBeside = featured_problem(Element::fp16, 64, kCausal, {.bias = true, .blocks = true});
+  run_case<canonical(Config{.m_warpgroups = 1, .block_n = 64, .stages = 3, .softmax_overlap = SoftmaxOverlap::pv},
+                     kBeside),
+           kBeside>(shape, ++seed);
+}
 TEST(EmulatedPersistentEntries, BlocksUnderAWindow) {
   run_blocks<kOne, featured_problem(Element::bf16, 64, kWindow, {.blocks = true})>();
   run_blocks<kSplit, featured_problem(Element::fp16, 64, kWindow, {.lengths = true, .pages = true, .blocks = true})>();

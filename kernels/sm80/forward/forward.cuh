@@ -79,7 +79,8 @@ struct Forward : Merge<kConfig, kProblem> {
     if constexpr (changes_scores(kProblem.features)) {
       const int first = Base::first_key_of_entry(tile) + 2 * (lane % 4);
 #pragma unroll
-      for (int m = 0; m < kFragments; ++m) Base::change_scores(scores[m], params, warp_row + 16 * m + lane / 4, first);
+      for (int m = 0; m < kFragments; ++m)
+        Base::change_scores(scores[m], params, warp_row + 16 * m + lane / 4, first, Base::reads_bias(tile));
     }
     if constexpr (kProblem.features.blocks || kProblem.features.prefix) {
       const int first = Base::first_key_of_entry(tile);

@@ -32,6 +32,7 @@ struct Rounds : attention::ListedBlocks<kProblem> {
   static constexpr bool kMeets = kConfig.pipeline_sync == PipelineSync::group;
   static constexpr bool kBegins = has_left_bound(kProblem.mask);
   static constexpr bool kLooksUp = kProblem.features.pages || kProblem.features.blocks;  // where rows of keys lie
+  static constexpr bool kHasFull = has_full_blocks(kProblem.features);
   // Rounds asked for before the first is used, and the commit groups that are.
   static constexpr int kAhead = kStages > 1 ? kStages - 1 : 1;
   static constexpr int kGroupsAhead = (kConfig.split_wait ? 2 : 1) * kAhead;
@@ -79,7 +80,7 @@ struct Rounds : attention::ListedBlocks<kProblem> {
     if constexpr (kBegins) keys_end -= origin();
     group_tiles = tiles_of_group(keys_end);
     if constexpr (kProblem.features.blocks) {
-      this->blocks = key_blocks(p, batch, head, first_row, keys_end + (kBegins ? origin() : 0));
+      this->blocks = key_blocks<kHasFull>(p, batch, head, first_row, keys_end + (kBegins ? origin() : 0));
       if (this->blocks.numbers != nullptr) group_tiles = tiles_of_group(this->blocks.count * this->blocks.keys);
     }
     const int kv_head = head / p.group_size;
@@ -138,8 +139,14 @@ struct Rounds : attention::ListedBlocks<kProblem> {
     const int at = first_key(tile);
     if constexpr (kProblem.features.blocks)
       if (this->blocks.numbers != nullptr)
-        return this->blocks.first_key(at / this->blocks.keys) + at % this->blocks.keys;
+        return this->blocks.first_key(at / this->blocks.keys, takes_full_blocks<kHasFull>(params)) +
+               at % this->blocks.keys;
     return (kBegins ? origin() : 0) + at;
+  }
+  /// Whether the bias may change scores of a tile.
+  __device__ __forceinline__ bool reads_bias(int tile) const {
+    if constexpr (kHasFull) return !this->blocks.is_full(first_key(tile) / this->blocks.keys);
+    return true;
   }
 
   /// Of a thread's first piece of a tile of K, whose rows may have fewer chunks than those of V.

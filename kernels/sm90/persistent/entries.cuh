@@ -38,19 +38,23 @@ __device__ __forceinline__ KeyBlocks blocks_of_tile(const ScoreFeatureParams& ow
   const int first = tile.index * block_rows(kConfig);
   const int last = min(first + block_rows(kConfig), own.len_q) - 1;
   const int end = visible_keys(kProblem.mask, last, own.right_offset, own.len_k);
-  return key_blocks(own, tile.batch, tile.head, first, max(end, prefix));
+  return key_blocks<has_full_blocks(kProblem.features)>(own, tile.batch, tile.head, first, max(end, prefix));
 }
 /// Keys of all blocks of a list, one block after the other; KV tiles are counted in these.
 HEED_HOST_DEVICE constexpr int keys_of_list(const KeyBlocks& blocks) {
   return blocks.count * blocks.keys;
 }
+/// The block of a list in which its key `at` lies.
+HEED_HOST_DEVICE constexpr int index_in_list(const KeyBlocks& blocks, int at) {
+  return blocks.keys == kLeastBlock ? at / kLeastBlock : at / (2 * kLeastBlock);
+}
 /// The first key of KV tile n: of listed blocks, or from the Q tile's origin on where a launch has no lists.
-template <const Config& kConfig>
-__device__ __forceinline__ int first_key_of_tile(const KeyBlocks& blocks, int n) {
+template <const Config& kConfig, const Problem& kProblem>
+__device__ __forceinline__ int first_key_of_tile(const ScoreFeatureParams& p, const KeyBlocks& blocks, int n) {
   const int at = n * kConfig.block_n;
   if (blocks.numbers == nullptr) return at;
-  const int index = blocks.keys == kLeastBlock ? at / kLeastBlock : at / (2 * kLeastBlock);
-  return blocks.first_key(index) + at - index * blocks.keys;
+  const int index = index_in_list(blocks, at);
+  return blocks.first_key(index, takes_full_blocks<has_full_blocks(kProblem.features)>(p)) + at - index * blocks.keys;
 }
 
 /// Of the entry of a Q tile.

@@ -92,7 +92,7 @@ struct Softmax : Gemms<kConfig, kProblem>, attention::ListedBlocks<kProblem> {
 
   /// The first key of KV tile n, counted from the origin.
   __device__ __forceinline__ int first_key(int n) const {
-    if constexpr (kProblem.features.blocks) return first_key_of_tile<kConfig>(this->blocks, n);
+    if constexpr (kProblem.features.blocks) return first_key_of_tile<kConfig, kProblem>(params, this->blocks, n);
     return n * kKeys;
   }
 
@@ -112,8 +112,11 @@ struct Softmax : Gemms<kConfig, kProblem>, attention::ListedBlocks<kProblem> {
   /// The products of KV tile n become scores, where the problem's are more than these. Once for every tile, before it
   /// is masked.
   __device__ __forceinline__ void change_products(AccS& s, int n) const {
+    bool reads_bias = true;
+    if constexpr (has_full_blocks(kProblem.features))
+      reads_bias = !this->blocks.is_full(index_in_list(this->blocks, n * kKeys));
     if constexpr (kChanges)
-      Changes::change_scores(s, params, row(0), (kBegins ? origin() : 0) + first_key(n) + 2 * (lane % 4));
+      Changes::change_scores(s, params, row(0), (kBegins ? origin() : 0) + first_key(n) + 2 * (lane % 4), reads_bias);
   }
 
   /// Adds the head's sink to rows that are done with this part's keys, for one of the parts alone: outputs, row maxima
