@@ -75,7 +75,6 @@ Options read_options(const heed_options* given) {
   options.parallel_for = {given->parallel_for, given->parallel_context};
   if (given->precision != nullptr && given->precision[0] != '\0')
     options.precision = quantise::find_mode(given->precision).name;
-  if (given->reserved_l2 != 0) refuse("reserved fields of heed_options must be 0", std::to_string(given->reserved_l2));
   if (given->l2 != HEED_L2_DEFAULT && given->l2 != HEED_L2_KEEP_KV)
     refuse(fmt::format("{} is no heed_l2", given->l2), std::to_string(given->l2));
   options.keeps_kv = given->l2 == HEED_L2_KEEP_KV;

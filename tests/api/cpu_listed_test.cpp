@@ -261,9 +261,6 @@ TEST_F(CpuListed, ListsLieInTheWorkspace) {
 TEST_F(CpuListed, WrongOptionsAreSentences) {
   heed_options o = options(3);
   expect_refused(cpu_problem(), HEED_INVALID_ARGUMENT, "3 is no heed_listing", &o);
-  o = options(HEED_LIST_AUTO);
-  o.reserved_listing = 1;
-  expect_refused(cpu_problem(), HEED_INVALID_ARGUMENT, "reserved fields of heed_options", &o);
 }
 
 }  // namespace

@@ -105,9 +105,6 @@ TEST_F(KeptKeys, OtherPoliciesAreNone) {
   heed_options options = keeping();
   options.l2 = 2;
   expect_status(heed_plan_create(&problem_, &options, &plan), HEED_INVALID_ARGUMENT, "2 is no heed_l2");
-  options.l2 = HEED_L2_KEEP_KV;
-  options.reserved_l2 = 1;
-  expect_status(heed_plan_create(&problem_, &options, &plan), HEED_INVALID_ARGUMENT, "reserved fields");
 }
 
 }  // namespace
