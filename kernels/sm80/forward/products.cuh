@@ -123,8 +123,8 @@ struct Products : Operands<kConfig, kProblem> {
   }
 
   /// Of out += P V the 16 keys and two chunks of columns of a block; blocks go along columns first. Of V in 8 bits each
-  /// chunk has 16 columns, the even ones in one tile of the output and the odd ones in the next. Columns of ones, where V
-  /// has them, are one product more for every 16 keys: 17 instead of 16 at head dim 64.
+  /// chunk has 16 columns, the even ones in one tile of the output and the odd ones in the next. Columns of ones, where
+  /// V has them, are one product more for every 16 keys: 17 instead of 16 at head dim 64.
   __device__ __forceinline__ static void multiply_values_block(Output& out, const Probabilities& p, unsigned v_lane,
                                                                int block) {
     const int k = block / (kValueChunks / 2);
