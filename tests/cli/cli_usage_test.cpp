@@ -44,6 +44,9 @@ TEST_F(Cli, WrongUsageExitsWithTwo) {
   expect_refusal("evolve --shape b1h1l8d16 --causal left " + db(), 2, "unknown mask");
   expect_refusal("evolve --shape b1h1l8d16 --scale -1 " + db(), 2, "finite and positive");
   expect_refusal("evolve --shape b1h1l8d16 --device tpu " + db(), 2, "unknown device");
+  expect_refusal(
+      "evolve --shape b1h1l8d16:fp32 --family fwd_cpu --hold rowsum=mma --device cpu " + db() + " " + cache(), 2,
+      "unknown knob \"rowsum\"");
   expect_refusal("evolve --shape b1h1l8d16 --family fwd_gpu --device cpu " + db() + " " + cache(), 2, "unknown family");
   expect_refusal("evolve --shape b1h1l8d16 --family fwd_cpu, --device cpu " + db() + " " + cache(), 2,
                  "unknown family \"\"");

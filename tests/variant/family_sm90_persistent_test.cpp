@@ -250,9 +250,9 @@ TEST(Families, StreamPlansByTheRowsThereAre) {
   EXPECT_EQ(teams_of("fwd_sm90_persistent:virtual_ctas=4,min_blocks=1,grid=balanced", "b7h91l128d64").grid,
             (Grid{107, 1, 1}));
   // In order where consumer warpgroups would fall into step.
-  EXPECT_THAT(describe(default_of("b4h8l400d64")), ::testing::HasSubstr("row_max=stale_tile,pingpong=on"));
-  EXPECT_THAT(describe(default_of("b1h8l2048d64")), ::testing::HasSubstr("row_max=stale_16,pingpong=on"));
-  EXPECT_THAT(describe(default_of("b4h16l512d64")), ::testing::HasSubstr("row_max=stale_16,pingpong=off"));
+  EXPECT_THAT(describe(default_of("b4h8l400d64")), ::testing::HasSubstr("row_max=stale_tile,rowsum=fadd,pingpong=on"));
+  EXPECT_THAT(describe(default_of("b1h8l2048d64")), ::testing::HasSubstr("row_max=stale_16,rowsum=fadd,pingpong=on"));
+  EXPECT_THAT(describe(default_of("b4h16l512d64")), ::testing::HasSubstr("row_max=stale_16,rowsum=fadd,pingpong=off"));
   EXPECT_THAT(describe(default_of("b1h32l1024d128")), ::testing::HasSubstr("pingpong=off"));
   EXPECT_THAT(describe(default_of("b4h8l2048d256")), ::testing::HasSubstr("pingpong=on"));
   // What shortens the way from exponentials to products, where it was measured to pay.
