@@ -241,9 +241,8 @@ class Sm80Family final : public Family {
   HeadDims head_dims() const override { return {.listed = {64, 128, 256}}; }
   std::vector<MaskKind> masks() const override { return {MaskKind::none, MaskKind::causal, MaskKind::window}; }
   Features features() const override { return kAllFeatures; }
-  std::string_view quantised() const override {
-    return "Q and K in int8, or from sm_89 on in e4m3, beside V in 16 bits or e4m3";
-  }
+  // And V in e4m3 beside either.
+  std::string_view quantised() const override { return "Q and K in int8 or e4m3"; }
   bool reads(const Quantised& quantised) const override {
     const auto& [q, k, v] = quantised;
     return q && k && q->dtype == k->dtype && q->dtype != Dtype::e5m2 && (!v || v->dtype == Dtype::e4m3);
