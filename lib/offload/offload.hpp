@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "heed/offload.h"
+#include "kernels/tile/packed_rows.hpp"
 #include "offload/host_memory.hpp"
 #include "offload/lanes.hpp"
 #include "offload/pages.hpp"
@@ -47,11 +48,10 @@ struct Config {
   [[nodiscard]] std::int64_t k_page_bytes() const { return pages.page_size * heads_kv * dim * page_element_bytes(); }
   [[nodiscard]] std::int64_t v_page_bytes() const { return pages.page_size * heads_kv * dim_v * page_element_bytes(); }
   [[nodiscard]] std::int64_t page_bytes() const { return k_page_bytes() + v_page_bytes(); }
-  /// Rows of one launch. Those over pages of 8 bits are of the families for few queries, which take 512 rows of the
-  /// heads that share a key head (docs/kernels.md); a simulated GPU has the same, so that what differs can be tested.
+  /// Rows of one launch. Those over pages of 8 bits are of the families for few queries, whose packed rows are limited;
+  /// a simulated GPU has the same, so that what differs can be tested.
   [[nodiscard]] std::int64_t most_rows() const {
-    constexpr std::int64_t kMostPackedRows = 512;
-    return has_eight_bits() ? std::max<std::int64_t>(1, kMostPackedRows / (heads / heads_kv)) : api::kMostSize;
+    return has_eight_bits() ? std::max<std::int64_t>(1, tile::kMostPackedRows / (heads / heads_kv)) : api::kMostSize;
   }
 };
 /// @throws Error(usage), Error(invalid_workload), Error(unsupported)

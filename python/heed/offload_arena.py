@@ -9,6 +9,7 @@
 | heed | in host memory but the granted ones; the link and the processors share the others (heed.HostKV) |
 | heed_streamed | the same, all others over the link |
 | heed_resident | all on the GPU, in pages |
+| heed_fp8_e4m3 | as heed, with pages of 8 bits: with --kv-dtype fp8_e4m3; max_difference is what rounding them costs |
 | torch_resident | all on the GPU in one tensor, scaled_dot_product_attention |
 | transformers_offloaded | DynamicCache(offloading=True) of Transformers, scaled_dot_product_attention |
 
@@ -28,6 +29,9 @@ from heed.arena_files import Failure, check_writable, usage, write
 from heed.measure import measure_pair
 
 HEADS, HEADS_KV, DIM = 32, 8, 128
+# Largest elements of pages of 8 bits, of which keys and values of N(0, 1) are up to: 5.6 times their deviation saturates.
+LARGEST = {"fp8_e4m3": 448, "fp8_e5m2": 57344, "int8": 127}
+MOST_SIGMAS = 5.6
 TOKENS = (32768, 131072, 262144)
 CHUNK = 16384  # rows of a step of prefill
 STEPS = 3  # of one block of a pair
@@ -41,6 +45,7 @@ def options_of(arguments):
     parser.add_argument("--layers", type=int, default=4, help="layers of a step")
     parser.add_argument("--rows", type=int, default=CHUNK, help="rows of a step of prefill")
     parser.add_argument("--dtype", default="bfloat16", choices=("float16", "bfloat16"))
+    parser.add_argument("--kv-dtype", choices=tuple(LARGEST), help="pages of 8 bits, measured beside those of --dtype")
     parser.add_argument("--link-bandwidth", type=float, default=0.0, help="of a simulated GPU, bytes per second")
     parser.add_argument("--quads", type=int, default=10, help="interleaved quadruples of blocks of a pair")
     parser.add_argument("--quick", action="store_true", help="small contexts and few steps: whether it runs")
@@ -148,6 +153,9 @@ class Context:
             "heed_streamed": lambda steps: self.pool(granted, steps, streamed_share=1.0),
             "heed_resident": lambda steps: self.pool(self.room(steps), steps),
         }
+        if self.o.kv_dtype:
+            scale = MOST_SIGMAS / LARGEST[self.o.kv_dtype]
+            makers[f"heed_{self.o.kv_dtype}"] = lambda steps: self.pool(granted, steps, kv_dtype=self.o.kv_dtype, k_scale=scale, v_scale=scale)
         if self.o.device == "cuda":
             makers |= {"torch_resident": self.torch_resident, "transformers_offloaded": self.transformers_offloaded}
         return makers

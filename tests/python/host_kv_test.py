@@ -167,12 +167,13 @@ class Arena(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "offload.json"
             with contextlib.redirect_stderr(io.StringIO()) as said:
-                self.assertEqual(offload_arena.main(["--device", "cpu", "--quick", "--tokens", "512", "-o", str(path)]), 0)
+                self.assertEqual(offload_arena.main(["--device", "cpu", "--quick", "--tokens", "512", "--kv-dtype", "int8", "-o", str(path)]), 0)
             evidence = json.loads(path.read_text())
         self.assertIn("heed_streamed", said.getvalue())
         self.assertEqual([row["mode"] for row in evidence["rows"]], ["decode", "prefill"])
         for row in evidence["rows"]:
             self.assertEqual(set(row["contenders"]), {"heed_streamed", "heed_resident"})
+            self.assertIn("int8", row["refused"]["heed_int8"])  # without programs for such pages
             for contender in row["contenders"].values():
                 self.assertLess(contender["max_difference"], 2e-2)
         for wrong in (["--tokens", "3"], ["--layers", "0"], ["--granted", "9999", "--tokens", "512"]):
