@@ -215,11 +215,12 @@ std::vector<sm80::Config> preferred(const Workload& workload, const DeviceFacts&
 // ptxas 13.0: 32 rows a warp and tiles of 64 keys, with overlap 100 to 200 bytes beside 255 registers (sm_80, int8,
 // head dim 64), or beside V in e4m3, 420 (head dim 128); tiles of 32 keys take 224 and spill none. Hopper multiplies
 // e4m3 as fp16, to which mma.sync brings it with registers of its own: 16 rows a warp spill 24 to 44 bytes beside tiles
-// of 64 keys, 32 rows at head dim 128 beside tiles of 32 too.
+// of 64 keys; beside tiles of 32 so do 32 rows at head dim 128, and 4 bytes 16 rows at head dim 256 (causal).
 bool fits_8_bits(sm80::Config& c, const Workload& w, const DeviceFacts& device) {
   const bool widens_keys = w.quantised->q->dtype == Dtype::e4m3 && device.compute_capability >= 90;
   const bool is_tall = c.warp_rows == 32;
-  if ((is_tall && (c.overlap || w.quantised->v)) || widens_keys) c.block_n = std::min(c.block_n, 32);
+  if ((is_tall && (c.overlap || w.quantised->v)) || widens_keys)
+    c.block_n = std::min(c.block_n, widens_keys && w.dim == 256 ? 16 : 32);
   return !(widens_keys && is_tall && w.dim == 128);
 }
 
