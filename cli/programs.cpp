@@ -160,6 +160,7 @@ int build(const BuildOptions& o) {
       add(merge::kMergeProgram, merge::merge_source(), merge::kMergeEntry, false);
       add(quantise::kQuantiseProgram, quantise::quantise_source(), quantise::kQuantiseEntry,
           true);  // largest magnitudes
+      add(quantise::kLostProgram, quantise::lost_source(), quantise::kLostEntry, true);
     }
     for (const dispatch::CoveringProgram& program : wanted(o, device)) {
       Pending one{{}, program.variant.id(), {}};

@@ -76,6 +76,7 @@ Programs::Programs(std::shared_ptr<const ProgramFile> file, const DeviceFacts& d
     const ProgramRecord** const helper = record.variant == padding::kCopyProgram        ? &copies_
                                          : record.variant == merge::kMergeProgram       ? &merge_
                                          : record.variant == quantise::kQuantiseProgram ? &quantiser_
+                                         : record.variant == quantise::kLostProgram     ? &lost_
                                                                                         : nullptr;
     if (helper != nullptr) {
       const ProgramRecord*& best = *helper;

@@ -57,6 +57,8 @@ class Programs {
   /// The same of the program that merges partial results (lib/merge).
   [[nodiscard]] const ProgramRecord* find_merge() const { return merge_; }
   [[nodiscard]] const ProgramRecord* find_quantiser() const { return quantiser_; }
+  /// That counts what quantising loses.
+  [[nodiscard]] const ProgramRecord* find_lost() const { return lost_; }
   [[nodiscard]] const ProgramFile& file() const { return *file_; }
 
  private:
@@ -77,6 +79,7 @@ class Programs {
   const ProgramRecord* copies_ = nullptr;
   const ProgramRecord* merge_ = nullptr;
   const ProgramRecord* quantiser_ = nullptr;
+  const ProgramRecord* lost_ = nullptr;
   Champions champions_;
 };
 
