@@ -178,6 +178,7 @@ int build(const BuildOptions& o) {
       add(quantise::kQuantiseProgram, quantise::quantise_source(), quantise::kQuantiseEntry,
           true);  // largest magnitudes
       add(listing::kListProgram, listing::list_source(), listing::kListEntry, false);
+      add(quantise::kLostProgram, quantise::lost_source(), quantise::kLostEntry, true);
     }
     for (const dispatch::CoveringProgram& program : wanted(o, device)) {
       Pending one{{}, program.variant.id(), {}};

@@ -169,6 +169,9 @@ Choice choose_lister(const Options& options, const DeviceFacts& device) {
 Choice choose_quantiser(const Options& options, const DeviceFacts& device) {
   return choose_helper(options, device, "quantises inputs", &dispatch::Programs::find_quantiser);
 }
+Choice choose_lost(const Options& options, const DeviceFacts& device) {
+  return choose_helper(options, device, "counts what quantising loses", &dispatch::Programs::find_lost);
+}
 
 namespace {
 

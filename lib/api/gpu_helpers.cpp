@@ -6,6 +6,7 @@
 #ifdef HEED_WITH_CUDA
 
 #include <algorithm>
+#include <optional>
 
 #include "api/gpu_context.hpp"
 #include "merge/merge.hpp"
@@ -78,8 +79,10 @@ class GpuCopies final : public Copies {
 
 class GpuQuantiser final : public Quantiser {
  public:
-  GpuQuantiser(CUcontext context, const Problem& problem, const Choice& program)
-      : helper_(context, problem, program, quantise::kQuantiseEntry, quantise::kQuantiseThreads) {}
+  GpuQuantiser(CUcontext context, const Problem& problem, const Choice& program, const Choice* lost)
+      : helper_(context, problem, program, quantise::kQuantiseEntry, quantise::kQuantiseThreads) {
+    if (lost != nullptr) lost_.emplace(context, problem, *lost, quantise::kLostEntry, quantise::kQuantiseThreads);
+  }
 
   double quantise(const quantise::Pass& pass, void* stream) const override {
     helper_.require(stream);
@@ -117,7 +120,9 @@ class GpuQuantiser final : public Quantiser {
     std::array<quantise::Lost, 3> all;
     all.fill({0, quantise::kNoneLost});
     check(cuda.memcpy_htod_async(at, all.data(), sizeof(all), queue), "clearing the count of lost values");
-    launch(pass, quantise::Stage::lost, 3, stream);
+    quantise::Pass parameter = pass;
+    parameter.stage = static_cast<int>(quantise::Stage::lost);
+    lost_->launch(kBlocksEach * helper_.processors(), 3, parameter, stream, "launching the count of lost values");
     check(cuda.memcpy_dtoh_async(all.data(), at, sizeof(all), queue), "reading the count of lost values");
     check(cuda.stream_synchronize(queue), "waiting for the count of lost values");
     return all;
@@ -133,6 +138,7 @@ class GpuQuantiser final : public Quantiser {
   }
 
   Helper helper_;
+  std::optional<Helper> lost_;
 };
 
 class GpuMerges final : public Merges {
@@ -185,9 +191,9 @@ std::unique_ptr<Copies> make_gpu_copies(const Problem& problem, const Choice& pr
   return std::make_unique<GpuCopies>(context.get(), problem, program);
 }
 
-std::unique_ptr<Quantiser> make_gpu_quantiser(const Problem& problem, const Choice& program) {
+std::unique_ptr<Quantiser> make_gpu_quantiser(const Problem& problem, const Choice& program, const Choice* lost) {
   const UsedContext context(problem.ordinal);
-  return std::make_unique<GpuQuantiser>(context.get(), problem, program);
+  return std::make_unique<GpuQuantiser>(context.get(), problem, program, lost);
 }
 
 std::unique_ptr<Merges> make_gpu_merges(const Problem& problem, const Choice& program) {
@@ -209,7 +215,7 @@ namespace heed::api {
 std::unique_ptr<Copies> make_gpu_copies(const Problem&, const Choice&) {
   throw Error(ErrorCode::no_device, "no GPU can be used: this library was built without CUDA support");
 }
-std::unique_ptr<Quantiser> make_gpu_quantiser(const Problem&, const Choice&) {
+std::unique_ptr<Quantiser> make_gpu_quantiser(const Problem&, const Choice&, const Choice*) {
   throw Error(ErrorCode::no_device, "no GPU can be used: this library was built without CUDA support");
 }
 std::unique_ptr<Lister> make_gpu_lister(const Problem&, const Choice&) {

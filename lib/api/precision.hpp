@@ -54,8 +54,11 @@ class Quantiser {
 };
 std::unique_ptr<Quantiser> make_cpu_quantiser(const Options& options, const DeviceFacts& device);
 /// @param program of choose_quantiser
-std::unique_ptr<Quantiser> make_gpu_quantiser(const Problem& problem, const Choice& program);
+/// @param lost of choose_lost; null: `lost` is not asked for
+std::unique_ptr<Quantiser> make_gpu_quantiser(const Problem& problem, const Choice& program, const Choice* lost);
 /// The pass's program for a device. @throws Error(unsupported), Error(programs)
 Choice choose_quantiser(const Options& options, const DeviceFacts& device);
+/// That counts what it loses. @throws the same
+Choice choose_lost(const Options& options, const DeviceFacts& device);
 
 }  // namespace heed::api

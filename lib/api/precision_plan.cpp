@@ -278,8 +278,14 @@ std::unique_ptr<Plan> make_precision_plan(const Problem& problem, const Options&
   std::unique_ptr<Copies> copies;
   if (decision.copies_v || decision.copies_o)
     copies = cpu ? make_cpu_copies() : make_gpu_copies(problem, choose_copies(plain, device));
-  std::unique_ptr<Quantiser> quantiser =
-      cpu ? make_cpu_quantiser(plain, device) : make_gpu_quantiser(problem, choose_quantiser(plain, device));
+  std::unique_ptr<Quantiser> quantiser;
+  if (cpu) {
+    quantiser = make_cpu_quantiser(plain, device);
+  } else {
+    std::optional<Choice> lost;
+    if (options.debug) lost = choose_lost(plain, device);
+    quantiser = make_gpu_quantiser(problem, choose_quantiser(plain, device), lost ? &*lost : nullptr);
+  }
   return std::make_unique<PrecisionPlan>(problem, decision, make_plan(decision.inner, plain), std::move(quantiser),
                                          std::move(copies), options.debug);
 }

@@ -78,6 +78,7 @@ Programs::Programs(std::shared_ptr<const ProgramFile> file, const DeviceFacts& d
                                          : record.variant == merge::kMergeProgram       ? &merge_
                                          : record.variant == quantise::kQuantiseProgram ? &quantiser_
                                          : record.variant == listing::kListProgram      ? &lister_
+                                         : record.variant == quantise::kLostProgram     ? &lost_
                                                                                         : nullptr;
     if (helper != nullptr) {
       const ProgramRecord*& best = *helper;

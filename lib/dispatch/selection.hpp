@@ -59,6 +59,8 @@ class Programs {
   [[nodiscard]] const ProgramRecord* find_quantiser() const { return quantiser_; }
   /// Likewise, that lists the blocks of keys that a bias leaves (lib/listing).
   [[nodiscard]] const ProgramRecord* find_lister() const { return lister_; }
+  /// That counts what quantising loses.
+  [[nodiscard]] const ProgramRecord* find_lost() const { return lost_; }
   [[nodiscard]] const ProgramFile& file() const { return *file_; }
 
  private:
@@ -80,6 +82,7 @@ class Programs {
   const ProgramRecord* merge_ = nullptr;
   const ProgramRecord* quantiser_ = nullptr;
   const ProgramRecord* lister_ = nullptr;
+  const ProgramRecord* lost_ = nullptr;
   Champions champions_;
 };
 

@@ -189,6 +189,16 @@ void count_lost(const Pass& pass, const TensorPass& t, const Piece& at) {
   }
 }
 
+std::string source_of(const char* header, const char* entry, const char* function) {
+  compile::add_device_files(device_sources());
+  return fmt::format(
+      "#include \"lib/quantise/{}\"\n\n"
+      "extern \"C\" __global__ void __launch_bounds__({}) {}(const __grid_constant__ heed::quantise::Pass pass) {{\n"
+      "  heed::quantise::{}(pass);\n"
+      "}}\n",
+      header, kQuantiseThreads, entry, function);
+}
+
 constexpr long long kFactorsOfPiece = 4096;
 constexpr long long kShiftsOfPiece = 16384;
 
@@ -204,15 +214,12 @@ void write_factors(const TensorPass& t, long long piece) {
 }  // namespace
 
 const std::string& quantise_source() {
-  static const std::string source = [] {
-    compile::add_device_files(device_sources());
-    return fmt::format(
-        "#include \"lib/quantise/quantise_rows.cuh\"\n\n"
-        "extern \"C\" __global__ void __launch_bounds__({}) {}(const __grid_constant__ heed::quantise::Pass pass) {{\n"
-        "  heed::quantise::quantise(pass);\n"
-        "}}\n",
-        kQuantiseThreads, kQuantiseEntry);
-  }();
+  static const std::string source = source_of("quantise_rows.cuh", kQuantiseEntry, "quantise");
+  return source;
+}
+
+const std::string& lost_source() {
+  static const std::string source = source_of("lost_rows.cuh", kLostEntry, "count_lost_values");
   return source;
 }
 

@@ -13,9 +13,13 @@ namespace heed::quantise {
 /// Name of the pass's program in files of programs, and of its entry.
 inline constexpr std::string_view kQuantiseProgram = "quantise";
 inline constexpr const char* kQuantiseEntry = "heed_quantise";
+/// Those of the program of Stage::lost, which debug mode runs.
+inline constexpr std::string_view kLostProgram = "quantise_lost";
+inline constexpr const char* kLostEntry = "heed_quantise_lost";
 
-/// Its translation unit. The device sources that it includes are made known to compilers by the first call.
+/// Their translation units. The device sources that they include are made known to compilers by the first call.
 const std::string& quantise_source();
+const std::string& lost_source();
 
 /// Pieces of work of a stage, which do not depend on each other.
 long long pieces_of(const Pass& pass, Stage stage);

@@ -217,31 +217,6 @@ __device__ __forceinline__ void write_elements(const Pass& pass, const TensorPas
   }
 }
 
-/// In debug mode alone, so that atomics of lanes are few or cost what they may.
-template <int kEach>
-__device__ __forceinline__ void count_lost(const Pass& pass, const TensorPass& t, const WarpRows& w, bool is_smoothed,
-                                           int tensor, int lane) {
-  Lost own{0, kNoneLost};
-  for (int row = w.begin; row < w.end; ++row) {
-    float given[kEach], x[kEach];
-    load_lane(t, offset_of(t.from_strides, w.rows.first, w.entry, w.head, row), lane, given);
-    load_prepared(pass, t, w, row, is_smoothed, lane, x);
-    const long long index = factor_index(t.scales, w.rows.first, w.entry, w.head, row);
-#pragma unroll
-    for (int i = 0; i < kEach; ++i) {
-      const int column = lane * kEach + i;
-      if (column >= t.dim) continue;
-      const float factor = factor_of(t.largest[index + (t.scales.channel != 0 ? column : 0)], t.to_element);
-      if (!is_lost(given[i], x[i], factor, t.to_element)) continue;
-      const unsigned long long at = lost_index(pass.rows, t, w.entry, w.head, row, column);
-      own = {own.count + 1, at < own.first ? at : own.first};
-    }
-  }
-  if (own.count == 0) return;
-  atomicAdd(&pass.lost[tensor].count, own.count);
-  atomicMin(&pass.lost[tensor].first, own.first);
-}
-
 template <int kEach>
 __device__ __forceinline__ void take_rows(const Pass& pass, const TensorPass& t, int tensor) {
   const long long threads = static_cast<long long>(gridDim.x) * kQuantiseThreads;
@@ -254,8 +229,6 @@ __device__ __forceinline__ void take_rows(const Pass& pass, const TensorPass& t,
     const WarpRows w = rows_of_warp(pass, t, item);
     if (pass.stage == static_cast<int>(Stage::largest))
       find_largest<kEach>(pass, t, w, is_smoothed, lane);
-    else if (pass.stage == static_cast<int>(Stage::lost))
-      count_lost<kEach>(pass, t, w, is_smoothed, tensor, lane);
     else
       write_elements<kEach>(pass, t, w, is_smoothed, tensor == 0, lane);
   }

@@ -239,12 +239,12 @@ CUresult cuModuleUnload(CUmodule) {
 CUresult cuModuleGetFunction(CUfunction* function, CUmodule module, const char* name) {
   if (module != reinterpret_cast<CUmodule>(0x11)) return CUDA_ERROR_NOT_FOUND;
   const auto is = [name](const char* other) { return std::strcmp(name, other) == 0; };
-  if (!is("heed_copy_rows") && !is("heed_merge_partials") && !is("heed_quantise") && !is("heed_list_blocks") &&
-      !is("heed_forward"))
+  const bool of_pass = is("heed_quantise") || is("heed_quantise_lost");
+  if (!is("heed_copy_rows") && !is("heed_merge_partials") && !of_pass && !is("heed_list_blocks") && !is("heed_forward"))
     return CUDA_ERROR_NOT_FOUND;
   *function = is("heed_copy_rows")        ? kCopies
               : is("heed_merge_partials") ? kMerge
-              : is("heed_quantise")       ? kQuantise
+              : of_pass                   ? kQuantise
               : is("heed_list_blocks")    ? kList
                                           : kForward;
   return CUDA_SUCCESS;

@@ -19,7 +19,7 @@ using testing_support::TemporaryFolder;
 
 class PrecisionGpuPlans : public ::testing::Test {
  protected:
-  void write(bool with_pass, const char* shape = "b1h8l512d64:fp16:quantised=qk/int8/head") {
+  void write(bool with_pass, const char* shape = "b1h8l512d64:fp16:quantised=qk/int8/head", bool with_lost = false) {
     dispatch::ProgramFileWriter writer("0123");
     const DeviceFacts device = dispatch::representative_gpu("sm_90a");
     const Workload w = parse_workload(shape);
@@ -33,7 +33,9 @@ class PrecisionGpuPlans : public ::testing::Test {
     record.workload = {};
     record.variant = quantise::kQuantiseProgram;
     if (with_pass) writer.add(record, kImage);
-    const std::string& path = paths_.emplace_back(folder_.file(with_pass ? "with.programs" : "without.programs"));
+    record.variant = quantise::kLostProgram;
+    if (with_lost) writer.add(record, kImage);
+    const std::string& path = paths_.emplace_back(folder_.file(fmt::format("{}{}.programs", with_pass, with_lost)));
     write_file_atomically(path, writer.bytes(), ErrorCode::store);
     heed_options_init(&options_);
     options_.programs = path.c_str();
@@ -120,6 +122,10 @@ TEST_F(PrecisionGpuPlans, Fp8RunsOnMmaSyncToo) {
 
 TEST_F(PrecisionGpuPlans, DebugCountsLostValuesAndWaits) {
   write(true);
+  options_.debug = 1;
+  expect_refused(gpu_problem("b2h4hkv2l128k192d64:fp16"), HEED_UNSUPPORTED,
+                 "no program that counts what quantising loses", &options_);
+  write(true, "b1h8l512d64:fp16:quantised=qk/int8/head", true);
   options_.debug = 1;
   const heed_problem p = gpu_problem("b2h4hkv2l128k192d64:fp16", HEED_WANTS_LSE);
   heed_plan* plan = nullptr;

@@ -33,7 +33,7 @@ inline unsigned long long atomicMin(unsigned long long* at, unsigned long long v
 
 }  // namespace heed
 
-#include "lib/quantise/quantise_rows.cuh"
+#include "lib/quantise/lost_rows.cuh"
 #include "quantise/quantise.hpp"
 #include "testing.hpp"
 #include "workload/half.hpp"
@@ -190,7 +190,7 @@ void run_on_gpu(Pass p, std::uint64_t seed) {
     one.grid = {3, tensors, 1};
     one.threads = kQuantiseThreads;
     one.seed = seed;
-    emulator::run(one, [&](char*) { quantise(p); });
+    emulator::run(one, [&](char*) { stage == Stage::lost ? count_lost_values(p) : quantise(p); });
   };
   if (p.sums != nullptr) launch(Stage::sums, 1), launch(Stage::means, 1);
   launch(Stage::largest, 3);
