@@ -94,12 +94,11 @@ struct Softmax : Gemms<kConfig, kProblem>, attention::ListedBlocks<kProblem> {
 
   /// The first key of KV tile n, counted from the origin.
   __device__ __forceinline__ int first_key(int n) const {
-    if constexpr (kProblem.features.blocks) {
-      // The head's bias is null where the launch's is, and is kept anyway.
-      bool takes_full = false;
-      if constexpr (has_full_blocks(kProblem.features)) takes_full = this->bias != nullptr;
-      return first_key_of_tile<kConfig>(this->blocks, n, takes_full);
-    }
+    // The head's bias is null where the launch's is, and is kept anyway.
+    if constexpr (has_full_blocks(kProblem.features))
+      return first_key_of_tile<kConfig>(this->blocks, n, this->bias != nullptr);
+    else if constexpr (kProblem.features.blocks)
+      return first_key_of_tile<kConfig>(this->blocks, n);
     return n * kKeys;
   }
 
