@@ -133,7 +133,7 @@ typedef struct heed_strides {
  * block_most, or below 0, counts as the nearest. Blocks that no list has are not read. */
 #define HEED_HAS_BLOCKS (1u << 9)
 /* With HEED_HAS_BIAS, a number of a list with this added stands for the same block, where the bias shows all scores as
- * they are: it is not read there. FlexAttention's full_kv_indices, in one list with the others. */
+ * they are: it need not be read there. FlexAttention's full_kv_indices, in one list with the others. */
 #define HEED_FULL_BLOCK (1 << 30)
 /* Rows of entry b also see, of its keys before prefix_lengths[b], those that the mask's right bound hides: with a
  * causal mask a prefix LM. Less than 0 counts as 0, and more than the entry's keys as all of them. */

@@ -242,7 +242,7 @@ struct ScoreChanges<kProblem, true> : Dropout<kProblem> {
       for (int i = 0; i < kRegisters; ++i) s[i] *= scale;
     }
     if constexpr (kFeatures.bias)
-      if (bias != nullptr && reads_bias) {
+      if (bias != nullptr && (!has_full_blocks(kFeatures) || reads_bias)) {
         // One loop for each type: asked in the loop, every load would wait for the one before.
         switch (static_cast<BiasElement>(p.bias_element)) {
           case BiasElement::boolean:

@@ -68,8 +68,8 @@ struct ScoreFeatureParams : ForwardParams {
   /// the first block_counts[b, h, block] numbers of block_indices[b, h, block, ..], in any order, each once. Number n
   /// stands for the entry's keys [n, n + 1) * block_keys; one that stands for none hides nothing and shows nothing.
   /// What the mask or a bias hides of listed blocks stays hidden. Blocks that no list has are not read. In launches
-  /// with a bias, kFullBlock + n stands for block n too: the bias shows all of its scores and changes none, and is not
-  /// read there.
+  /// with a bias, kFullBlock + n stands for block n too, of which the bias shows all scores and changes none, so that
+  /// it need not be read there.
   const int* block_counts;
   const int* block_indices;
   TensorStrides block_count_strides;  ///< in numbers; `row` is from one block of rows to the next. 0: shared
@@ -261,8 +261,7 @@ HEED_HOST_DEVICE constexpr bool has_full_blocks(const Features& f) {
   return f.blocks && f.bias;
 }
 
-/// Whether numbers of a launch's lists may have it added. Asked where numbers are read, not kept: parameters are
-/// constants of a kernel, and registers are scarce.
+/// Whether numbers of a launch's lists may have it added.
 /// @tparam kHasFull has_full_blocks of the program
 template <bool kHasFull>
 HEED_HOST_DEVICE inline bool takes_full_blocks(const ScoreFeatureParams& p) {

@@ -80,7 +80,10 @@ struct Forward : Merge<kConfig, kProblem> {
       const int first = Base::first_key_of_entry(tile) + 2 * (lane % 4);
 #pragma unroll
       for (int m = 0; m < kFragments; ++m)
-        Base::change_scores(scores[m], params, warp_row + 16 * m + lane / 4, first, Base::reads_bias(tile));
+        if constexpr (Base::kHasFull)
+          Base::change_scores(scores[m], params, warp_row + 16 * m + lane / 4, first, Base::reads_bias(tile));
+        else
+          Base::change_scores(scores[m], params, warp_row + 16 * m + lane / 4, first);
     }
     if constexpr (kProblem.features.blocks || kProblem.features.prefix) {
       const int first = Base::first_key_of_entry(tile);

@@ -137,10 +137,13 @@ struct Rounds : attention::ListedBlocks<kProblem> {
   /// those from the origin on where the launch has no lists.
   __device__ __forceinline__ int first_key_of_entry(int tile) const {
     const int at = first_key(tile);
-    if constexpr (kProblem.features.blocks)
+    if constexpr (kProblem.features.blocks) {
+      // The head's bias is null where the launch's is, and is kept anyway.
+      bool takes_full = false;
+      if constexpr (kHasFull) takes_full = this->bias != nullptr;
       if (this->blocks.numbers != nullptr)
-        return this->blocks.first_key(at / this->blocks.keys, takes_full_blocks<kHasFull>(params)) +
-               at % this->blocks.keys;
+        return this->blocks.first_key(at / this->blocks.keys, takes_full) + at % this->blocks.keys;
+    }
     return (kBegins ? origin() : 0) + at;
   }
   /// Whether the bias may change scores of a tile.

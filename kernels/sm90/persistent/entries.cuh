@@ -44,17 +44,26 @@ __device__ __forceinline__ KeyBlocks blocks_of_tile(const ScoreFeatureParams& ow
 HEED_HOST_DEVICE constexpr int keys_of_list(const KeyBlocks& blocks) {
   return blocks.count * blocks.keys;
 }
+/// The first key of KV tile n: of listed blocks, or from the Q tile's origin on where a launch has no lists.
+template <const Config& kConfig>
+__device__ __forceinline__ int first_key_of_tile(const KeyBlocks& blocks, int n) {
+  const int at = n * kConfig.block_n;
+  if (blocks.numbers == nullptr) return at;
+  const int index = blocks.keys == kLeastBlock ? at / kLeastBlock : at / (2 * kLeastBlock);
+  return blocks.first_key(index) + at - index * blocks.keys;
+}
 /// The block of a list in which its key `at` lies.
 HEED_HOST_DEVICE constexpr int index_in_list(const KeyBlocks& blocks, int at) {
   return blocks.keys == kLeastBlock ? at / kLeastBlock : at / (2 * kLeastBlock);
 }
-/// The first key of KV tile n: of listed blocks, or from the Q tile's origin on where a launch has no lists.
-template <const Config& kConfig, const Problem& kProblem>
-__device__ __forceinline__ int first_key_of_tile(const ScoreFeatureParams& p, const KeyBlocks& blocks, int n) {
+/// The same where blocks may be full.
+/// @param takes_full takes_full_blocks of the launch
+template <const Config& kConfig>
+__device__ __forceinline__ int first_key_of_tile(const KeyBlocks& blocks, int n, bool takes_full) {
   const int at = n * kConfig.block_n;
   if (blocks.numbers == nullptr) return at;
   const int index = index_in_list(blocks, at);
-  return blocks.first_key(index, takes_full_blocks<has_full_blocks(kProblem.features)>(p)) + at - index * blocks.keys;
+  return blocks.first_key(index, takes_full) + at - index * blocks.keys;
 }
 
 /// Of the entry of a Q tile.

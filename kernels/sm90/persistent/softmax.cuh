@@ -51,6 +51,10 @@ struct Softmax : Gemms<kConfig, kProblem>, attention::ListedBlocks<kProblem> {
   static constexpr int kAddedBehind = kSumsRounded && kPackedBehind > kAsAsked ? kPackedBehind : kAsAsked;
   static constexpr int kLatest = kPackedBehind > kAddedBehind ? kPackedBehind : kAddedBehind;
 
+  // Whether biases of full blocks are not read. Beyond one box of columns they are, and change nothing: with a branch
+  // around them the program with all features at head dim 128 spills 124 bytes, wherever the branch stands.
+  static constexpr bool kSkipsBias = has_full_blocks(kProblem.features) && kDim <= tile::kBoxColumns;
+
   // ---- state
   attention::ParamsOfEntry<kProblem> params;
   int warpgroup_row;  // first of the consumer warpgroup
@@ -92,7 +96,11 @@ struct Softmax : Gemms<kConfig, kProblem>, attention::ListedBlocks<kProblem> {
 
   /// The first key of KV tile n, counted from the origin.
   __device__ __forceinline__ int first_key(int n) const {
-    if constexpr (kProblem.features.blocks) return first_key_of_tile<kConfig, kProblem>(params, this->blocks, n);
+    // The head's bias is null where the launch's is, and is kept anyway.
+    if constexpr (has_full_blocks(kProblem.features))
+      return first_key_of_tile<kConfig>(this->blocks, n, this->bias != nullptr);
+    else if constexpr (kProblem.features.blocks)
+      return first_key_of_tile<kConfig>(this->blocks, n);
     return n * kKeys;
   }
 
@@ -112,11 +120,11 @@ struct Softmax : Gemms<kConfig, kProblem>, attention::ListedBlocks<kProblem> {
   /// The products of KV tile n become scores, where the problem's are more than these. Once for every tile, before it
   /// is masked.
   __device__ __forceinline__ void change_products(AccS& s, int n) const {
-    bool reads_bias = true;
-    if constexpr (has_full_blocks(kProblem.features))
-      reads_bias = !this->blocks.is_full(index_in_list(this->blocks, n * kKeys));
-    if constexpr (kChanges)
+    if constexpr (kChanges) {
+      bool reads_bias = true;
+      if constexpr (kSkipsBias) reads_bias = !this->blocks.is_full(index_in_list(this->blocks, n * kKeys));
       Changes::change_scores(s, params, row(0), (kBegins ? origin() : 0) + first_key(n) + 2 * (lane % 4), reads_bias);
+    }
   }
 
   /// Adds the head's sink to rows that are done with this part's keys, for one of the parts alone: outputs, row maxima
