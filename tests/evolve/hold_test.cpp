@@ -3,7 +3,6 @@
 
 #include "device/device.hpp"
 #include "evolve/toy.hpp"
-#include "record/run_options.hpp"
 #include "testing.hpp"
 
 namespace heed::evolve {
@@ -81,16 +80,6 @@ TEST(Hold, WhatAFamilyDoesNotHaveIsRefused) {
       EXPECT_EQ(error.value(), hold);
     }
   }
-}
-
-TEST(Hold, IsStoredWithARun) {
-  record::RunOptions options;
-  options.workload = parse_workload("b1h8l2048d64");
-  options.hold = "rowsum=mma";
-  EXPECT_EQ(record::options_from_json(record::to_json(options)).hold, "rowsum=mma");
-  nlohmann::json earlier = record::to_json(options);
-  earlier.erase("hold");
-  EXPECT_EQ(record::options_from_json(earlier).hold, "");
 }
 
 }  // namespace

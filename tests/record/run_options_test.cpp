@@ -16,6 +16,7 @@ RunOptions unusual() {
                 .islands = 4,
                 .migration_every = 2,
                 .seed = 0xfedcba9876543210U};
+  o.hold = "rowsum=mma";
   o.found = {"fwd_sm80:block_m=32"};
   o.trials = 12;
   o.budget_s = 34.5;
@@ -37,14 +38,16 @@ TEST(RunOptions, AreReadAsTheyWereStored) {
   EXPECT_EQ(read.tensors, unusual().tensors);
 }
 
-// Runs of before searches took up what earlier ones found are read, too.
-TEST(RunOptions, OnlyWhatEarlierRunsFoundMayBeMissing) {
+// Runs of before searches took up what earlier ones found, or held knobs, are read, too.
+TEST(RunOptions, OnlyWhatEarlierRunsFoundAndHeldKnobsMayBeMissing) {
   const nlohmann::json stored = to_json(unusual());
   for (const auto& [key, value] : stored.items()) {
     nlohmann::json without = stored;
     without.erase(key);
     if (key == "found")
       EXPECT_TRUE(options_from_json(without).found.empty());
+    else if (key == "hold")
+      EXPECT_TRUE(options_from_json(without).hold.empty());
     else
       EXPECT_THROW((void)options_from_json(without), nlohmann::json::exception) << key;
   }
