@@ -134,7 +134,7 @@ class CudaLanes final : public Lanes {
     node_ = node_of(device_);
     copies_ = api::make_gpu_copies(problem, api::choose_copies(options, facts));
     merges_ = api::make_gpu_merges(problem, api::choose_merge(options, facts));
-    if (quantises) quantiser_ = api::make_gpu_quantiser(problem, api::choose_quantiser(options, facts));
+    if (quantises) quantiser_ = api::make_gpu_quantiser(problem, api::choose_quantiser(options, facts), nullptr);
     events_ = std::make_shared<Events>(context_);
     for (CUstream* stream : {&in_, &out_, &host_})
       check_cuda(cuda_.stream_create(stream, CU_STREAM_NON_BLOCKING), "making a stream");
