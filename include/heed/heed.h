@@ -269,11 +269,10 @@ typedef enum heed_build {
   HEED_BUILD_BACKGROUND = 1, /* a plan takes the best program that is there, later plans take the one that was built */
   HEED_BUILD_WAIT = 2        /* heed_plan_create waits for it; without NVRTC it takes the best that is there */
 } heed_build;
-/* What a GPU's plan asks of the L2: nothing, or that K and V stay in it from launch to launch (an access-policy window;
- * CUDA C++ Programming Guide, "L2 Cache Control"). For K and V that many launches share, as in decoding over one
- * prefix, where other kernels in between read more than the L2 holds. What may stay is what the caller's context sets
- * aside, cuCtxSetLimit(CU_LIMIT_PERSISTING_L2_CACHE_SIZE) before the plan is made; lines that stayed are released by
- * cuCtxResetPersistingL2Cache. */
+/* What a GPU's plan asks of the L2: nothing, or that K and V, which many launches share, stay in it from launch to
+ * launch, by an access-policy window (CUDA C++ Programming Guide, "L2 Cache Control"). As much may stay as the caller's
+ * context sets aside, cuCtxSetLimit(CU_LIMIT_PERSISTING_L2_CACHE_SIZE) before the plan is made;
+ * cuCtxResetPersistingL2Cache releases it. */
 typedef enum heed_l2 { HEED_L2_DEFAULT = 0, HEED_L2_KEEP_KV = 1 } heed_l2;
 /* Whether each run looks at a boolean mask, or at a bias, once by blocks of 64 rows and 64 keys, and lists those that
  * it leaves (HEED_HAS_BLOCKS), so that no other is read or computed, and the bias is not read where it shows all scores
@@ -285,8 +284,7 @@ typedef enum heed_listing {
   HEED_LIST_ALWAYS = 2 /* of any sizes, wherever a program takes lists */
 } heed_listing;
 /* Calls task(argument, index) once for every index from 0 to tasks - 1, one after another or several at a time, on any
- * threads, and returns when all have ended. It lets no exception out. Tasks let none out either, and wait for nothing.
- */
+ * threads, and returns when all have ended. It lets no exception out; tasks let none out and wait for nothing. */
 typedef void (*heed_parallel_for)(void* context, int tasks, void (*task)(void* argument, int index), void* argument);
 
 /* How a plan is made. Null pointers and zeros stand for the library's own choice. */
@@ -299,10 +297,9 @@ typedef struct heed_options {
   const void* image;   /* its binary: a cubin, or on a CPU a shared object; else it is looked for among the programs */
   size_t image_bytes;
   int32_t build;    /* heed_build; on a CPU nothing is built */
-  int32_t debug;    /* 1: runs make checks that take time, and fail with HEED_INVALID_ARGUMENT where one does,
-                     * with O written as without. So does HEED_DEBUG=1 in the environment. What is checked: no
-                     * value is lost where a `precision` quantises it. A GPU's run waits for its stream then,
-                     * which must not be captured */
+  int32_t debug;    /* 1, or HEED_DEBUG=1 in the environment: each run checks that no value is lost where a `precision`
+                     * quantises it, and fails with HEED_INVALID_ARGUMENT, O written, where one is. A GPU's run
+                     * waits for its stream then, which must not be captured */
   const char* book; /* a book of champions (heed book), which comes before the programs; "" for none. Null: the one
                      * that HEED_BOOK names, else that of $XDG_DATA_HOME/heed or ~/.local/share/heed if there is one */
   heed_parallel_for parallel_for; /* runs a CPU plan as `threads` tasks; null: on threads of the library's own */

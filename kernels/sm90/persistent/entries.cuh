@@ -66,6 +66,15 @@ __device__ __forceinline__ int first_key_of_tile(const KeyBlocks& blocks, int n,
   return blocks.first_key(index, takes_full) + at - index * blocks.keys;
 }
 
+/// The same of a launch with these parameters.
+template <const Config& kConfig, const Problem& kProblem>
+__device__ __forceinline__ int first_key_of_tile(const ScoreFeatureParams& params, const KeyBlocks& blocks, int n) {
+  if constexpr (has_full_blocks(kProblem.features))
+    return first_key_of_tile<kConfig>(blocks, n, takes_full_blocks<true>(params));
+  else
+    return first_key_of_tile<kConfig>(blocks, n);
+}
+
 /// Of the entry of a Q tile.
 /// @param own the launch as the entry has it
 template <const Config& kConfig, const Problem& kProblem>

@@ -127,10 +127,7 @@ struct TmaProducer {
                                                int kv_head, int batch, bool stays, int first_key) const {
     if constexpr (reads_past_keys(kProblem.features)) {
       int key = tile * kConfig.block_n;
-      if constexpr (has_full_blocks(kProblem.features))
-        key = first_key_of_tile<kConfig>(rows.blocks, tile, takes_full_blocks<true>(params));
-      else if constexpr (kProblem.features.blocks)
-        key = first_key_of_tile<kConfig>(rows.blocks, tile);
+      if constexpr (kProblem.features.blocks) key = first_key_of_tile<kConfig, kProblem>(params, rows.blocks, tile);
       load_keys_of_entry<kEvictFirst>(map, to, barrier, kBegins ? first_key + key : key, kv_head, batch,
                                       kSomeStay && !stays);
       return;
