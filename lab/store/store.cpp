@@ -6,9 +6,9 @@
 
 #include <chrono>
 #include <ctime>
-#include <fstream>
 #include <sstream>
 
+#include "base/files.hpp"
 #include "heed/heed.hpp"
 #include "json/text.hpp"
 #include "store/rows.hpp"
@@ -55,8 +55,7 @@ CREATE TABLE exchanges (
 
 // A process, so that it can be told from a later one with the same number: pid and start time.
 std::string start_time_of(pid_t pid) {
-  std::ifstream file(fmt::format("/proc/{}/stat", pid));
-  std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  const std::string text = read_kernel_file(fmt::format("/proc/{}/stat", pid));
   const std::size_t after_name = text.rfind(')');  // the name may hold spaces
   if (after_name == std::string::npos) return {};
   std::istringstream fields(text.substr(after_name + 1));

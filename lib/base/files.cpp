@@ -143,4 +143,13 @@ fs::path default_database_path() {
   return xdg_folder("XDG_DATA_HOME", ".local/share") / "heed.db";
 }
 
+std::string read_kernel_file(const std::filesystem::path& path) {
+  std::ifstream file(path);
+  try {
+    return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  } catch (const std::ios_base::failure&) {
+    return {};
+  }
+}
+
 }  // namespace heed

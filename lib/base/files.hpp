@@ -39,4 +39,8 @@ std::filesystem::path default_database_path();
 /// The system's reason for the last failed call, e.g. "No space left on device".
 std::string last_system_error();
 
+/// A file of /proc or of a control group: "" where there is none, also where its process ends while it is read, which
+/// streams of libstdc++ throw (ESRCH of read(2)).
+std::string read_kernel_file(const std::filesystem::path& path);
+
 }  // namespace heed

@@ -7,11 +7,11 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
-#include <fstream>
 #include <limits>
 #include <sstream>
 #include <vector>
 
+#include "base/files.hpp"
 #include "base/text.hpp"
 #include "heed/heed.hpp"
 
@@ -23,11 +23,6 @@ constexpr double kUnlookedBytes = 16 << 20;  // reading the limits takes about 0
 // Version 1 writes "no limit" as the largest multiple of a page.
 constexpr std::int64_t kNoLimit = std::int64_t{1} << 60;
 
-std::string text_of(const fs::path& path) {
-  std::ifstream file(path);
-  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-}
-
 // A whole number at the start of a text; empty for "max", for a missing file and for a limit that is none.
 std::optional<std::int64_t> number_in(std::string_view text) {
   std::int64_t value = 0;
@@ -36,7 +31,7 @@ std::optional<std::int64_t> number_in(std::string_view text) {
 }
 
 std::optional<std::int64_t> limit_in(const fs::path& path) {
-  const auto value = number_in(text_of(path));
+  const auto value = number_in(read_kernel_file(path));
   return value && *value >= 0 && *value < kNoLimit ? value : std::nullopt;
 }
 
@@ -75,7 +70,7 @@ struct Mount {
 
 // The mount of version 2, or of the version 1 hierarchy that has the controller.
 std::optional<Mount> find_mount(const fs::path& root, bool second, std::string_view controller) {
-  std::istringstream lines(text_of(root / "proc/self/mountinfo"));
+  std::istringstream lines(read_kernel_file(root / "proc/self/mountinfo"));
   std::string line;
   while (std::getline(lines, line)) {
     const std::size_t dash = line.find(" - ");
@@ -95,7 +90,7 @@ std::optional<Mount> find_mount(const fs::path& root, bool second, std::string_v
 
 // The group of this process in a hierarchy; empty when it is in none.
 std::optional<std::string> group_of_process(const fs::path& root, bool second, std::string_view controller) {
-  std::istringstream lines(text_of(root / "proc/self/cgroup"));
+  std::istringstream lines(read_kernel_file(root / "proc/self/cgroup"));
   std::string line;
   while (std::getline(lines, line)) {
     const std::size_t first = line.find(':');
@@ -142,8 +137,8 @@ void bound(MemoryRoom& room, std::int64_t limit, std::int64_t used, const std::s
 
 void bound_by_groups(MemoryRoom& room, const fs::path& root) {
   for (const fs::path& folder : group_folders(root, true, "")) {
-    const std::string stat = text_of(folder / "memory.stat");
-    const std::int64_t used = number_in(text_of(folder / "memory.current")).value_or(0) -
+    const std::string stat = read_kernel_file(folder / "memory.stat");
+    const std::int64_t used = number_in(read_kernel_file(folder / "memory.current")).value_or(0) -
                               field_in(stat, "inactive_file") - field_in(stat, "active_file") -
                               field_in(stat, "slab_reclaimable");
     for (const char* name : {"memory.max", "memory.high"})
@@ -153,8 +148,8 @@ void bound_by_groups(MemoryRoom& room, const fs::path& root) {
     const fs::path name = folder / "memory.limit_in_bytes";
     const auto limit = limit_in(name);
     if (!limit) continue;
-    const std::string stat = text_of(folder / "memory.stat");
-    const std::int64_t used = number_in(text_of(folder / "memory.usage_in_bytes")).value_or(0) -
+    const std::string stat = read_kernel_file(folder / "memory.stat");
+    const std::int64_t used = number_in(read_kernel_file(folder / "memory.usage_in_bytes")).value_or(0) -
                               field_in(stat, "total_inactive_file") - field_in(stat, "total_active_file");
     bound(room, *limit, used, name.string());
   }
@@ -163,7 +158,7 @@ void bound_by_groups(MemoryRoom& room, const fs::path& root) {
 }  // namespace
 
 MemoryRoom memory_room(const fs::path& root) {
-  const std::string memory = text_of(root / "proc/meminfo");
+  const std::string memory = read_kernel_file(root / "proc/meminfo");
   MemoryRoom room;
   room.total_bytes = field_in(memory, "MemTotal:") * 1024;
   room.available_bytes = field_in(memory, "MemAvailable:") * 1024;
@@ -173,7 +168,8 @@ MemoryRoom memory_room(const fs::path& root) {
   if (::getrlimit(RLIMIT_AS, &space) == 0 && space.rlim_cur != RLIM_INFINITY &&
       space.rlim_cur < static_cast<rlim_t>(kNoLimit))
     bound(room, static_cast<std::int64_t>(space.rlim_cur),
-          number_in(text_of(root / "proc/self/statm")).value_or(0) * ::sysconf(_SC_PAGESIZE), "RLIMIT_AS (ulimit -v)");
+          number_in(read_kernel_file(root / "proc/self/statm")).value_or(0) * ::sysconf(_SC_PAGESIZE),
+          "RLIMIT_AS (ulimit -v)");
   return room;
 }
 
@@ -194,14 +190,14 @@ std::optional<ProcessorQuota> processor_quota(const fs::path& root) {
     if (!lowest || processors < lowest->processors) lowest = ProcessorQuota{processors, file.string()};
   };
   for (const fs::path& folder : group_folders(root, true, "")) {
-    const std::string text = text_of(folder / "cpu.max");  // "quota period" or "max period"
+    const std::string text = read_kernel_file(folder / "cpu.max");  // "quota period" or "max period"
     const std::size_t space = text.find(' ');
     if (space != std::string::npos)
       take(number_in(text), number_in(std::string_view(text).substr(space + 1)), folder / "cpu.max");
   }
   for (const fs::path& folder : group_folders(root, false, "cpu"))
-    take(number_in(text_of(folder / "cpu.cfs_quota_us")), number_in(text_of(folder / "cpu.cfs_period_us")),
-         folder / "cpu.cfs_quota_us");
+    take(number_in(read_kernel_file(folder / "cpu.cfs_quota_us")),
+         number_in(read_kernel_file(folder / "cpu.cfs_period_us")), folder / "cpu.cfs_quota_us");
   return lowest;
 }
 

@@ -1,8 +1,13 @@
 #include "base/files.hpp"
 
+#include <signal.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include <fstream>
 #include <future>
+#include <iterator>
 
 #include "testing.hpp"
 
@@ -28,6 +33,19 @@ TEST(Files, APipeIsWrittenToAndStaysOne) {
   struct stat info {};
   ASSERT_EQ(::stat(path.c_str(), &info), 0);
   EXPECT_TRUE(S_ISFIFO(info.st_mode));
+}
+
+TEST(Files, WhatTheKernelTellsMayVanish) {
+  EXPECT_NE(read_kernel_file("/proc/self/stat"), "");
+  EXPECT_EQ(read_kernel_file("/proc/self/nothing"), "");
+  // A task that ends between the opening and the reading: its files answer ESRCH.
+  const pid_t child = ::fork();
+  if (child == 0) ::pause();
+  std::ifstream opened("/proc/" + std::to_string(child) + "/stat");
+  ::kill(child, SIGKILL);
+  ::waitpid(child, nullptr, 0);
+  EXPECT_ANY_THROW((void)std::string(std::istreambuf_iterator<char>(opened), std::istreambuf_iterator<char>()))
+      << "read_kernel_file need not catch this any more";
 }
 
 }  // namespace

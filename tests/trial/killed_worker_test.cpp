@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <thread>
 
+#include "base/files.hpp"
 #include "base/random.hpp"
 #include "quick_trials.hpp"
 
@@ -24,8 +25,7 @@ int kill_workers() {
     const std::string name = entry.path().filename().string();
     pid_t pid = 0;
     if (std::from_chars(name.data(), name.data() + name.size(), pid).ec != std::errc()) continue;
-    std::ifstream stat(entry.path() / "stat");
-    std::string text((std::istreambuf_iterator<char>(stat)), std::istreambuf_iterator<char>());
+    const std::string text = read_kernel_file(entry.path() / "stat");
     const std::size_t after_name = text.rfind(") ");
     if (after_name == std::string::npos) continue;
     std::istringstream fields(text.substr(after_name + 2));
@@ -33,9 +33,7 @@ int kill_workers() {
     pid_t parent = 0;
     fields >> state >> parent;
     if (parent != ::getpid()) continue;
-    std::ifstream command(entry.path() / "cmdline");
-    const std::string line((std::istreambuf_iterator<char>(command)), std::istreambuf_iterator<char>());
-    if (line.find("worker") == std::string::npos) continue;
+    if (read_kernel_file(entry.path() / "cmdline").find("worker") == std::string::npos) continue;
     killed += ::kill(pid, SIGKILL) == 0 ? 1 : 0;
   }
   return killed;
