@@ -54,7 +54,7 @@ Choice nothing_to_run() {
 
 namespace {
 
-Choice choose(const Problem& problem, const Options& options, const DeviceFacts& device) {
+Choice choose_program(const Problem& problem, const Options& options, const DeviceFacts& device) {
   const Workload& w = problem.workload;
   const bool has_image = !options.image.empty();
   const std::string arch =
@@ -83,6 +83,12 @@ Choice choose(const Problem& problem, const Options& options, const DeviceFacts&
     return choose_by_order(problem, options, device, [&] { return programs_of(options, device); });
   };
   return device.kind == DeviceKind::cpu ? by_order() : better_of_builds(problem, options, device, by_order);
+}
+
+Choice choose(const Problem& problem, const Options& options, const DeviceFacts& device) {
+  Choice choice = choose_program(problem, options, device);
+  if (options.keeps_kv && problem.device == DeviceKind::cuda) choice.reason += "; " + l2_remark(problem);
+  return choice;
 }
 
 // Why no kernel reads and writes the tensors as they lie: rows are of one length whose elements follow each other, on a

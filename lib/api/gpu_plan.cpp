@@ -156,9 +156,9 @@ std::unique_ptr<Plan> make_gpu_plan(const Problem& problem, const Options& optio
   if (problem.is_empty || !problem.has_keys)
     return std::make_unique<GpuPlan>(problem, std::move(choice), LaunchPlan{}, context.get());
   const LaunchPlan launch = choice.variant.plan(problem.workload, device);
-  if (!options.keeps_kv) return std::make_unique<GpuPlan>(problem, std::move(choice), launch, context.get());
-  choice.reason += "; " + l2_remark(problem);
-  return std::make_unique<GpuPlan>(problem, std::move(choice), launch, context.get(), l2_limits(problem.ordinal));
+  std::optional<L2Limits> l2;
+  if (options.keeps_kv) l2 = l2_limits(problem.ordinal);
+  return std::make_unique<GpuPlan>(problem, std::move(choice), launch, context.get(), l2);
 }
 
 }  // namespace heed::api

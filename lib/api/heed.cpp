@@ -231,9 +231,8 @@ size_t heed_explain(const heed_problem* problem, const heed_options* options, ch
       all += "runs      nothing: there is nothing to compute\n";
       return;
     }
-    const bool keeps = chosen.keeps_kv && read.device == heed::DeviceKind::cuda;
-    all += fmt::format("runs      {}\nfrom      {}\nbecause   {}{}\n", heed::describe(choice.variant), choice.origin,
-                       choice.reason, keeps ? "; " + heed::api::l2_remark(read) : "");
+    all += fmt::format("runs      {}\nfrom      {}\nbecause   {}\n", heed::describe(choice.variant), choice.origin,
+                       choice.reason);
   });
   if (status != HEED_OK) all += fmt::format("refused   {}: {}\n", heed_status_name(status), last_error());
   copy_text(all, text, bytes);

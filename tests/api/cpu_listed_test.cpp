@@ -1,8 +1,6 @@
 // heed_options.listing on a CPU: masks and biases whose hidden blocks are not read, through the C interface alone.
-#include "device/device.hpp"
-#include "dispatch/program_file.hpp"
+#include "cpu_programs.hpp"
 #include "feature_case.hpp"
-#include "jit/build.hpp"
 #include "testing.hpp"
 #include "variant/family.hpp"
 
@@ -21,28 +19,11 @@ class CpuListed : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {
     folder_ = new TemporaryFolder;
-    const DeviceFacts device = cpu_facts();
-    jit::Builder builder({.cache_folder = folder_->path() / "cache", .host_compiler = {}, .jobs = 2});
-    dispatch::ProgramFileWriter writer("0123");
-    std::vector<std::pair<dispatch::ProgramRecord, std::future<jit::BuildOutcome>>> builds;
     Features features;
     features.bias = features.blocks = features.lengths = features.prefix = features.sinks = true;
-    for (const char* shape :
-         {"b1h2l33k50d16:fp32", "b1h2l33k50d16:fp32:causal_top_left", "b1h2l33k50d16:fp32:window=9/3"}) {
-      const Workload w = with_features(parse_workload(shape), features);
-      const Variant variant = parse_variant("fwd_cpu:unit=vector", w, device);
-      dispatch::ProgramRecord record;
-      record.arch = device.arch;
-      record.workload = to_string(w);
-      record.variant = describe(variant);
-      builds.emplace_back(record, builder.start(jit::request_for(variant, w, device)));
-    }
-    for (auto& [record, build] : builds) {
-      const jit::BuildOutcome outcome = build.get();
-      ASSERT_TRUE(outcome.artifact) << outcome.log;
-      writer.add(record, read_file(outcome.artifact->path, ErrorCode::cache));
-    }
-    write_file_atomically(folder_->file("heed.programs"), writer.bytes(), ErrorCode::store);
+    testing_support::write_cpu_programs(
+        folder_->file("heed.programs"),
+        {"b1h2l33k50d16:fp32", "b1h2l33k50d16:fp32:causal_top_left", "b1h2l33k50d16:fp32:window=9/3"}, features);
   }
   static void TearDownTestSuite() { delete folder_; }
 

@@ -3,9 +3,7 @@
 #include <thread>
 
 #include "c_library.hpp"
-#include "device/device.hpp"
-#include "dispatch/program_file.hpp"
-#include "jit/build.hpp"
+#include "cpu_programs.hpp"
 #include "testing.hpp"
 #include "variant/family.hpp"
 
@@ -23,31 +21,10 @@ class CpuPlans : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {
     folder_ = new TemporaryFolder;
-    device_ = new DeviceFacts(cpu_facts());
-    jit::Builder builder({.cache_folder = testing_support::shared_cache(), .host_compiler = {}, .jobs = 2});
-    dispatch::ProgramFileWriter writer("0123");
-    std::vector<std::pair<dispatch::ProgramRecord, std::future<jit::BuildOutcome>>> builds;
-    for (const char* shape :
-         {"b1h2l33k50d16:fp32", "b1h2l33k50d16:fp32:causal_top_left", "b1h2l33k50d16:fp32:window=9"}) {
-      const Workload w = parse_workload(shape);
-      const Variant variant = parse_variant("fwd_cpu:unit=vector", w, *device_);
-      dispatch::ProgramRecord record;
-      record.arch = device_->arch;
-      record.workload = to_string(w);
-      record.variant = describe(variant);
-      builds.emplace_back(record, builder.start(jit::request_for(variant, w, *device_)));
-    }
-    for (auto& [record, build] : builds) {
-      const jit::BuildOutcome outcome = build.get();
-      ASSERT_TRUE(outcome.artifact) << outcome.log;
-      writer.add(record, read_file(outcome.artifact->path, ErrorCode::cache));
-    }
-    write_file_atomically(file(), writer.bytes(), ErrorCode::store);
+    testing_support::write_cpu_programs(
+        file(), {"b1h2l33k50d16:fp32", "b1h2l33k50d16:fp32:causal_top_left", "b1h2l33k50d16:fp32:window=9"});
   }
-  static void TearDownTestSuite() {
-    delete device_;
-    delete folder_;
-  }
+  static void TearDownTestSuite() { delete folder_; }
 
   static std::string file() { return folder_->file("heed.programs"); }
   static heed_options options() {
@@ -80,10 +57,8 @@ class CpuPlans : public ::testing::Test {
   }
 
   static TemporaryFolder* folder_;
-  static DeviceFacts* device_;
 };
 TemporaryFolder* CpuPlans::folder_ = nullptr;
-DeviceFacts* CpuPlans::device_ = nullptr;
 
 heed_problem grouped() {
   return cpu_problem("b2h4hkv2l37k51d16:fp32", HEED_WANTS_LSE);

@@ -1,8 +1,6 @@
 // Quantised tensors on a CPU, through the C interface alone: results against the oracle, and what is refused.
-#include "device/device.hpp"
-#include "dispatch/program_file.hpp"
+#include "cpu_programs.hpp"
 #include "feature_case.hpp"
-#include "jit/build.hpp"
 #include "testing.hpp"
 #include "variant/family.hpp"
 
@@ -20,28 +18,12 @@ class CpuQuantised : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {
     folder_ = new TemporaryFolder;
-    const DeviceFacts device = cpu_facts();
-    jit::Builder builder({.cache_folder = testing_support::shared_cache(), .host_compiler = {}, .jobs = 2});
-    dispatch::ProgramFileWriter writer("0123");
-    std::vector<std::pair<dispatch::ProgramRecord, std::future<jit::BuildOutcome>>> builds;
-    for (const char* shape :
-         {"b1h2l33k50d16:fp32:quantised=qkv/e4m3/head", "b1h2l33k50d16:fp32:causal_top_left:quantised=qkv/e4m3/head",
-          "b1h2l33k50d16:fp32:window=9/3:quantised=qk/int8/head",
-          "b1h2l33k50d16:fp32:quantised=k/e5m2/head+v/int8/head"}) {
-      const Workload w = with_features(parse_workload(shape), kAllFeatures);
-      const Variant variant = parse_variant("fwd_cpu:unit=vector", w, device);
-      dispatch::ProgramRecord record;
-      record.arch = device.arch;
-      record.workload = to_string(w);
-      record.variant = describe(variant);
-      builds.emplace_back(record, builder.start(jit::request_for(variant, w, device)));
-    }
-    for (auto& [record, build] : builds) {
-      const jit::BuildOutcome outcome = build.get();
-      ASSERT_TRUE(outcome.artifact) << outcome.log;
-      writer.add(record, read_file(outcome.artifact->path, ErrorCode::cache));
-    }
-    write_file_atomically(folder_->file("heed.programs"), writer.bytes(), ErrorCode::store);
+    testing_support::write_cpu_programs(
+        folder_->file("heed.programs"),
+        {"b1h2l33k50d16:fp32:quantised=qkv/e4m3/head", "b1h2l33k50d16:fp32:causal_top_left:quantised=qkv/e4m3/head",
+         "b1h2l33k50d16:fp32:window=9/3:quantised=qk/int8/head",
+         "b1h2l33k50d16:fp32:quantised=k/e5m2/head+v/int8/head"},
+        kAllFeatures);
   }
   static void TearDownTestSuite() { delete folder_; }
 

@@ -3,6 +3,7 @@
 #include <cstring>
 #include <limits>
 
+#include "api/cpu_programs.hpp"
 #include "base/random.hpp"
 #include "precision_case.hpp"
 
@@ -18,12 +19,13 @@ class CpuPrecision : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {
     folder_ = new TemporaryFolder;
-    testing_support::write_programs(
+    testing_support::write_cpu_programs(
         folder_->file("heed.programs"),
         {"l64d64:fp32:quantised=qk/int8/head", "l64d64:fp32:quantised=qkv/e4m3/head",
          "l64d64:fp32:quantised=qk/int8/head+v/e4m3/head", "l64d64:fp32:causal_top_left:quantised=qk/int8/head",
          "l64d64:fp32:causal_top_left:quantised=qkv/e4m3/head", "l64d64:fp32:window=9/3:quantised=qk/int8/head",
-         "l64d64:fp16:quantised=qkv/e4m3/head", "l64d64:bf16:quantised=qk/int8/head"});
+         "l64d64:fp16:quantised=qkv/e4m3/head", "l64d64:bf16:quantised=qk/int8/head"},
+        kAllFeatures);
   }
   static void TearDownTestSuite() { delete folder_; }
 

@@ -21,29 +21,6 @@ namespace heed::testing_support {
 
 inline constexpr std::uint64_t kSeedOfPlans = 48;  // of the signs of rotations
 
-/// A file of fwd_cpu's programs with all features, for the element types of workloads.
-inline void write_programs(const std::string& path, const std::vector<const char*>& shapes) {
-  const DeviceFacts device = cpu_facts();
-  jit::Builder builder({.cache_folder = shared_cache(), .host_compiler = {}, .jobs = 2});
-  dispatch::ProgramFileWriter writer("0123");
-  std::vector<std::pair<dispatch::ProgramRecord, std::future<jit::BuildOutcome>>> builds;
-  for (const char* shape : shapes) {
-    const Workload w = with_features(parse_workload(shape), kAllFeatures);
-    const Variant variant = parse_variant("fwd_cpu:unit=vector", w, device);
-    dispatch::ProgramRecord record;
-    record.arch = device.arch;
-    record.workload = to_string(w);
-    record.variant = describe(variant);
-    builds.emplace_back(record, builder.start(jit::request_for(variant, w, device)));
-  }
-  for (auto& [record, build] : builds) {
-    const jit::BuildOutcome outcome = build.get();
-    if (!outcome.artifact) throw Error(ErrorCode::build_failed, outcome.log, shapes.front());
-    writer.add(record, read_file(outcome.artifact->path, ErrorCode::cache));
-  }
-  write_file_atomically(path, writer.bytes(), ErrorCode::store);
-}
-
 /// A workload's tensors in host memory, and what they are in double precision. Keys that no row sees are NaN.
 class PrecisionCase {
  public:
