@@ -1,5 +1,5 @@
 # Two commands do everything on a fresh machine:
-#   make evolve   set up, build, evolve the mission workload on the GPU if there is one, else on the CPU
+#   make evolve   set up, build, evolve SHAPE on the GPU if there is one, else on the CPU
 #   make test     set up, build, run every test that this machine can run; TIER=fast units and kernels on the emulator alone
 #
 # PRESET chooses a preset of CMakePresets.json; JOBS the number of parallel builds and tests.
