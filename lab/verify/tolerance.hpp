@@ -77,7 +77,8 @@ ErrorStats error_over(const Workload& workload, const std::vector<RowIndex>& row
 ///
 /// Where V is of e4m3 or e5m2, P is rounded to that, which the unfused computation does too, and unit roundoffs of P
 /// count as well. Where Q and K are, tensor cores add their products in about 13 bits of mantissa (DeepSeek-V3, arXiv
-/// 2412.19437, 3.3.2): scores are off by 2^-12 of what their products add up to at most.
+/// 2412.19437, 3.3.2), and lose a part of each: scores are off by D 2^-18 of what their products add up to at most,
+/// which is 2^-12 at head dim 64 and 2^-10 at 256, and log-sum-exps by four times that.
 ///
 /// Where rows of O are normed or gated, both computations do that, so that measured errors are of what is written, and
 /// those that are computed grow as errors of a row do (RowCondition::growth).

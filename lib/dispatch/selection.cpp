@@ -96,9 +96,6 @@ Programs::Programs(std::shared_ptr<const ProgramFile> file, const DeviceFacts& d
   }
 }
 
-// Of programs of this family with features to spare no launch has been seen to end on a GPU (docs/limits.md).
-constexpr std::string_view kOnlyWhole = "fwd_sm90_decode";
-
 std::pair<const Programs::Entry*, int> Programs::nearest(const Family& family, const Wanted& wanted) const {
   std::map<std::string_view, Config> named;  // by architecture
   const Entry* best = nullptr;
@@ -106,7 +103,6 @@ std::pair<const Programs::Entry*, int> Programs::nearest(const Family& family, c
   for (const Entry& entry : entries_) {
     const Variant& v = entry.variant;
     if (v.family != &family || cannot_run(v, wanted, entry.device)) continue;
-    if (family.name() == kOnlyWhole && count_of(v.spare_features(wanted.workload)) > 0) continue;
     Config& rule = named[entry.device.arch];
     if (rule.empty()) rule = family.default_config(wanted.workload, entry.device);
     const std::pair differ = {count_of(v.spare_features(wanted.workload)),

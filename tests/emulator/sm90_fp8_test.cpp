@@ -1,7 +1,9 @@
 // fwd_sm90_fp8 on the emulated GPU: head dims, masks, grouped heads, any lengths, scale factors, schedules.
 #include <fmt/format.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <vector>
@@ -34,6 +36,7 @@ struct Fp8Shape {
   bool heads_inner = false;
   int ctas = 2;
   bool with_lse = true;
+  bool zeros_times_much = false;  // Q is zeros, factors of Q and K have a product beyond fp32
 };
 
 constexpr Problem fp8_problem(Element element, int dim, MaskKind mask = MaskKind::none) {
@@ -82,6 +85,10 @@ class Fp8Case {
     params_.q_scales = factors(q_factors_, s_.by_q, s_.rows_q, s_.heads, s_.len_q, random);
     params_.k_scales = factors(k_factors_, s_.by_k, s_.rows_k, s_.heads_kv, s_.len_k, random);
     params_.v_scales = factors(v_factors_, s_.by_v, 1, s_.heads_kv, s_.len_k, random);
+    if (!s_.zeros_times_much) return;
+    std::fill(q_.begin(), q_.end(), 0);
+    std::fill(q_factors_.begin(), q_factors_.end(), 1e30F);
+    std::fill(k_factors_.begin(), k_factors_.end(), 1e30F);
   }
 
   FeatureParams& params() { return params_; }
@@ -267,6 +274,11 @@ TEST(EmulatedSm90Fp8, SchedulesAndStages) {
   run_fp8<kThree, kHalf64>({.heads = 3, .heads_kv = 3, .len_q = 400, .len_k = 400, .ctas = 2}, 13);
   constexpr Config kPromoting{.block_n = 64, .promote_every = 2};
   run_fp8<kPromoting, kCausal128>({.len_q = 200, .len_k = 400, .right_offset = 200}, 20);
+  run_fp8<kPromoting, kCausal64>(
+      {.heads = 2, .heads_kv = 1, .len_q = 200, .len_k = 600, .right_offset = -20, .ctas = 2}, 21);
+  constexpr Config kEachTile{.m_warpgroups = 1, .block_n = 64, .promote_every = 1};
+  run_fp8<kEachTile, kBrain256>({.len_q = 70, .len_k = 300}, 22);
+  run_fp8<kEachTile, kWindow128>({.len_q = 300, .len_k = 340, .right_offset = 41, .left_offset = -90}, 23);
   constexpr Config kPolynomial{.exp2 = Exp2::poly_quarter};
   run_fp8<kPolynomial, kCausal128>({.len_q = 130, .len_k = 300, .right_offset = 170, .with_lse = false}, 14);
   run_fp8<Config{}, kHalf128>({.batch = 3, .heads = 2, .heads_kv = 2, .len_q = 260, .len_k = 500, .ctas = 4}, 15);
@@ -305,6 +317,15 @@ TEST(EmulatedSm90Fp8, WrongFactorsShow) {
   EXPECT_NE(said([](FeatureParams& p) { p.q_scales.strides.row = 0; }), "");
   EXPECT_NE(said([](FeatureParams& p) { p.v_scales.channel = 0; }), "");
   EXPECT_NE(said([](FeatureParams& p) { p.v_scales.strides.head = 0; }), "");
+}
+
+// Scores beyond fp32 show; zeros stay zeros beside factors whose product is beyond it.
+TEST(EmulatedSm90Fp8, FactorsBeyondFp32) {
+  const auto said = [](void (*change)(FeatureParams&)) {
+    return said_of<Config{}, kHalf64>({.len_q = 64, .len_k = 130}, 24, change);
+  };
+  EXPECT_THAT(said([](FeatureParams& p) { p.scale = 1e38F; }), ::testing::HasSubstr("nan instead of"));
+  run_fp8<Config{}, kHalf64>({.len_k = 130, .zeros_times_much = true}, 25);
 }
 
 }  // namespace

@@ -13,7 +13,9 @@
 /// their swizzle has them, rows of 64 bytes too, and O is written where Q was without a barrier.
 #pragma once
 
+#include "kernels/attention/constants.hpp"
 #include "kernels/attention/scales.hpp"
+#include "kernels/ptx/maximum.cuh"
 #include "kernels/ptx/mma.cuh"
 #include "kernels/sm80/forward/products.cuh"
 
@@ -88,7 +90,8 @@ struct Products<kConfig, kProblem, Unit::mma_8_bit_key> : Products<kConfig, kPro
       for (int m = 0; m < kFragments; ++m)
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
-          const float factor = query_factors[m][h] * k_factor;
+          // Two factors whose product is beyond fp32 leave a score of zero zero.
+          const float factor = ptx::min_nan(query_factors[m][h] * k_factor, attention::kLargest);
 #pragma unroll
           for (int n = 0; n < kKeyTiles; ++n)
 #pragma unroll
@@ -104,7 +107,8 @@ struct Products<kConfig, kProblem, Unit::mma_8_bit_key> : Products<kConfig, kPro
 #pragma unroll
         for (int m = 0; m < kFragments; ++m)
 #pragma unroll
-          for (int h = 0; h < 2; ++h) scores[m][n][2 * h + i] *= query_factors[m][h] * k_factor;
+          for (int h = 0; h < 2; ++h)
+            scores[m][n][2 * h + i] = scores[m][n][2 * h + i] * query_factors[m][h] * k_factor;
       }
   }
 

@@ -11,6 +11,7 @@
 ///     Q   m_warpgroups x boxes of (64 rows, up to 128 columns)       rows of 128 bytes, of 64 at D = 64, swizzled
 ///     K   boxes of (block_n rows, up to 128 columns)                 the same
 ///     V   block_n / 32 slabs of (D rows, 32 keys)                    rows of 32 bytes, swizzled
+/// and once, where promote_every is not 0, the sums of each consumer warpgroup: 64 x D in bf16.
 #pragma once
 
 #include "kernels/attention/mask.hpp"
@@ -41,8 +42,8 @@ struct Config {
   TileOrder tile_order = TileOrder::row_major;
   Exp2 exp2 = Exp2::hardware;
   int min_blocks = 1;
-  /// KV tiles after which unfinished outputs are added to sums of their own in fp32, as tensor cores add products of 8
-  /// bits in 13 bits; 0: never. A mode of accuracy, which changes results: no knob that a search moves.
+  /// KV tiles after which unfinished outputs are added to sums in shared memory, as tensor cores add products of 8 bits
+  /// in 13 bits: what is 2^-13 of a sum is lost. 0: never. A mode of accuracy, which no search moves.
   int promote_every = 0;
   constexpr bool operator==(const Config&) const = default;
 };
@@ -68,7 +69,7 @@ HEED_HOST_DEVICE constexpr int registers_allowed(const Config& c) {
 /// at launch, with which ptxas spills from a count of 152 of 160 on (NVRTC 13.0).
 HEED_HOST_DEVICE constexpr int registers_needed(const Config& c, int head_dim) {
   const int rest = tile::launch_registers(c) > 128 ? 28 : 40;
-  return head_dim / 2 * (c.promote_every > 0 ? 2 : 1) + c.block_n / 2 + c.block_n / 8 + rest;
+  return head_dim / 2 + c.block_n / 2 + c.block_n / 8 + rest;
 }
 
 /// Columns of a box of Q or K, one swizzled row of shared memory.
@@ -102,6 +103,7 @@ struct SharedPlan {
   int k;
   int v;
   int operand;   ///< of a tile of K or of V, from stage to stage
+  int sums;      ///< what outputs were before, (warpgroup, D / 16, thread, 8) in bf16
   int barriers;  ///< 8 bytes each
   int q_tiles;   ///< 16 bytes for each stage of Q: index, head and batch entry
   int claim;     ///< two words: the pieces of V that the block transposes in turn
@@ -113,7 +115,8 @@ HEED_HOST_DEVICE constexpr SharedPlan shared_plan(const Config& c, int head_dim)
   p.operand = c.block_n * head_dim;
   p.k = c.q_stages * p.q_stage;
   p.v = p.k + c.stages * p.operand;
-  p.barriers = p.v + c.stages * p.operand;
+  p.sums = p.v + c.stages * p.operand;
+  p.barriers = p.sums + (c.promote_every > 0 ? 2 * block_rows(c) * head_dim : 0);
   p.q_tiles = (p.barriers + 8 * barrier_plan(c).count + 15) / 16 * 16;
   p.claim = p.q_tiles + 16 * c.q_stages;
   p.total = p.claim + 16;

@@ -31,6 +31,10 @@ struct Layout {
   }
   __device__ __forceinline__ unsigned keys(int stage) const { return shared + kPlan.k + stage * kPlan.operand; }
   __device__ __forceinline__ unsigned values(int stage) const { return shared + kPlan.v + stage * kPlan.operand; }
+  /// Of a thread of a consumer warpgroup, 16 bytes; the next ones 16 x 128 bytes on.
+  __device__ __forceinline__ unsigned sums(int m_warpgroup, int thread) const {
+    return shared + kPlan.sums + 2 * m_warpgroup * kWarpgroupRows * kDim + 16 * thread;
+  }
   __device__ __forceinline__ unsigned q_tile(int stage) const { return shared + kPlan.q_tiles + 16 * stage; }
   __device__ __forceinline__ unsigned claim() const { return shared + kPlan.claim; }
 

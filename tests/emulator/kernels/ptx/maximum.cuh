@@ -9,4 +9,8 @@ inline float max_nan(float x, float y) {
   return x != x || y != y ? NAN : std::fmax(x, y);
 }
 
+inline float min_nan(float x, float y) {
+  return x != x || y != y ? NAN : std::fmin(x, y);
+}
+
 }  // namespace heed::ptx
