@@ -127,7 +127,8 @@ typedef struct heed_offload_info {
   double device_flops;
   double bytes_in;  /* over the link to the device since the pool was made */
   double bytes_out; /* and back */
-  /* Seconds that lanes were at work, of a simulated GPU alone. */
+  /* Seconds that copies to the device, its kernels and the processors were at work; the first two of a simulated GPU
+   * alone. */
   double seconds_in;
   double seconds_compute;
   double seconds_host;

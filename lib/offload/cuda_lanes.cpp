@@ -7,7 +7,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cctype>
+#include <chrono>
 #include <fstream>
 #include <mutex>
 #include <vector>
@@ -153,7 +155,11 @@ class CudaLanes final : public Lanes {
   [[nodiscard]] DeviceKind kind() const override { return DeviceKind::cuda; }
   [[nodiscard]] std::string name() const override { return name_; }
   [[nodiscard]] int node() const override { return node_; }
-  [[nodiscard]] Traffic traffic() const override { return traffic_; }
+  [[nodiscard]] Traffic traffic() const override {
+    Traffic all = traffic_;
+    all.seconds_host = static_cast<double>(*host_ns_) * 1e-9;
+    return all;
+  }
 
   [[nodiscard]] RecordingPointer use(void* given) override {
     auto* const stream = static_cast<CUstream>(given);
@@ -240,7 +246,12 @@ class CudaLanes final : public Lanes {
   void run(const std::shared_ptr<const api::Plan>& plan, const heed_tensors& tensors, void* workspace) override {
     on(Lane::compute, [&](CUstream stream) { (void)plan->run(&tensors, 1, workspace, stream, 0); });
   }
-  void call(std::function<void()> function) override {
+  void call(std::function<void()> given) override {
+    std::function<void()> function = [given = std::move(given), spent = host_ns_] {
+      const auto begin = std::chrono::steady_clock::now();
+      given();
+      *spent += std::chrono::nanoseconds(std::chrono::steady_clock::now() - begin).count();
+    };
     if (recording_ != nullptr) {
       std::function<void()>* const kept = recording_->keep(std::move(function));
       on(Lane::host, [&](CUstream stream) {
@@ -323,6 +334,7 @@ class CudaLanes final : public Lanes {
   MarkPointer last_compute_;
   bool is_compute_marked_ = true;
   Traffic traffic_;
+  std::shared_ptr<std::atomic<std::int64_t>> host_ns_ = std::make_shared<std::atomic<std::int64_t>>(0);
   std::shared_ptr<CudaRecording> recording_;       ///< null: what is queued is done
   std::shared_ptr<CudaRecording> last_recording_;  ///< of the last capture, for its next call
 };

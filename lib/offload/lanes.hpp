@@ -51,7 +51,8 @@ class Recording {
 };
 using RecordingPointer = std::shared_ptr<Recording>;
 
-/// What was moved and how long lanes were at work since the beginning. Seconds are those of a simulated GPU alone.
+/// What was moved and how long lanes were at work since the beginning. Seconds of `in` and `compute` are those of a
+/// simulated GPU alone.
 struct Traffic {
   double bytes_in = 0;
   double bytes_out = 0;
