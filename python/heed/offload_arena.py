@@ -210,8 +210,11 @@ def row_of(torch, options, tokens, rows):
     # Steps of a contender: one before, two blocks of each quadruple of each pair, and two blocks of "heed" alone.
     steps = 1 + 2 * count * options.quads * len(makers) + 2 * count
     began = time.perf_counter()
-    base = makers.pop("heed")(steps)
-    expected = base()
+    try:
+        base = makers.pop("heed")(steps)
+        expected = base()
+    except (RuntimeError, MemoryError, NotImplementedError) as refusal:
+        raise Failure(f"{text}: {refusal}") from refusal
     for name, make in makers.items():
         if options.end is not None and time.monotonic() > options.end:
             row["refused"][name] = f"left out: the {options.limit:g} seconds of --limit were over"

@@ -169,6 +169,7 @@ TEST_F(StubOffload, MemoryThatIsRefusedIsSaidAndNothingIsKept) {
 }
 
 TEST_F(StubOffload, ADeviceThatIsLostStaysLost) {
+  const int before = in_use();
   make();
   refuse('c');
   expect_said(heed_offload_prefill(pool_, &call_, nullptr), HEED_DRIVER_ERROR, "copying to the GPU failed");
@@ -177,6 +178,9 @@ TEST_F(StubOffload, ADeviceThatIsLostStaysLost) {
   std::int64_t keys = -1;
   ASSERT_EQ(heed_offload_length(pool_, id_, 0, &keys), HEED_OK);
   EXPECT_EQ(keys, 0);
+  heed_offload_destroy(pool_);
+  pool_ = nullptr;
+  EXPECT_EQ(in_use(), before);
 }
 
 TEST_F(StubOffload, StreamsAndContextsThatItCannotBeCalledOn) {
