@@ -172,9 +172,9 @@ HEED_API heed_status heed_offload_prefill(heed_offload* pool, const heed_offload
  * call fails, its keys are not there.
  *
  * A stream that is being captured takes calls without new keys (a len_k of 0) into its graph: launches of the device,
- * copies over the link and the processors' part as a host node, with the split, the tables and the lengths of this call,
- * in memory of the graph's own. Each launch reads Q and writes O where the call said. Until the graph and what was
- * instantiated from it are destroyed, its sequences have no new keys, are not removed, and keep their pages on the
+ * copies over the link and the processors' part as a host node, with the split, the tables and the lengths of this
+ * call, in memory of the graph's own. Each launch reads Q and writes O where the call said. Until the graph and what
+ * was instantiated from it are destroyed, its sequences have no new keys, are not removed, and keep their pages on the
  * device (HEED_INVALID_ARGUMENT). One launch at a time, behind the keys on its stream, before heed_offload_destroy. */
 HEED_API heed_status heed_offload_decode(heed_offload* pool, const heed_offload_call* call, void* stream);
 

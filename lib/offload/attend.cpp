@@ -216,10 +216,12 @@ void Offload::attend_view(const View& view, const std::vector<Piece>& pieces, co
   const std::int64_t slots =
       std::clamp<std::int64_t>(kMostPartBytes / std::max<std::int64_t>(part_bytes, 1), 2, merge::kMostPartials - 2);
   const auto needed = std::min(slots, static_cast<std::int64_t>(in_order.size()));
-  std::byte* const parts = at_least(work_->parts, static_cast<std::size_t>(part_bytes * std::max<std::int64_t>(needed, 1)));
+  std::byte* const parts =
+      at_least(work_->parts, static_cast<std::size_t>(part_bytes * std::max<std::int64_t>(needed, 1)));
   std::byte* sums = nullptr;
   if (static_cast<std::int64_t>(in_order.size()) > slots)
-    sums = at_least(work_->sums, static_cast<std::size_t>(whole(rows_of_all * config_.dim_v * 4) + whole(rows_of_all * 4)));
+    sums = at_least(work_->sums,
+                    static_cast<std::size_t>(whole(rows_of_all * config_.dim_v * 4) + whole(rows_of_all * 4)));
   Parts results(*lanes_, all, sums, slots);
   std::size_t chunk = 0;
   for (const Launch* const launch : in_order) {

@@ -28,9 +28,8 @@ Capture capture_of(CUstream stream) {
   CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
   const CUgraphNode* ends = nullptr;
   std::size_t count = 0;
-  check_cuda(
-      cuda_driver().stream_get_capture_info(stream, &status, &capture.id, &capture.graph, &ends, &count),
-      "asking whether the stream is captured");
+  check_cuda(cuda_driver().stream_get_capture_info(stream, &status, &capture.id, &capture.graph, &ends, &count),
+             "asking whether the stream is captured");
   if (status == CU_STREAM_CAPTURE_STATUS_INVALIDATED)
     throw Error(ErrorCode::usage,
                 "an earlier call broke the capture of the stream; end it, and capture anew without that call");

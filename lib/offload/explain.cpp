@@ -29,7 +29,8 @@ std::string about_nodes(int host_node, int device_node) {
 
 std::size_t Offload::bytes_of(const Work& work) {
   std::size_t all = 0;
-  for (const Scratch* scratch : {&work.ring, &work.parts, &work.sums, &work.workspace, &work.lse}) all += scratch->bytes;
+  for (const Scratch* scratch : {&work.ring, &work.parts, &work.sums, &work.workspace, &work.lse})
+    all += scratch->bytes;
   for (const auto& desk : work.desks) all += desk->numbers.bytes;
   return all;
 }
@@ -80,8 +81,8 @@ std::string Offload::explain(std::span<const std::int64_t> ids) const {
                       host_can_ ? rate_text(rates.host) : "none", rates_from_);
   for (const auto& graph : graphs_)
     if (graph->recording->is_alive())
-      text += fmt::format("graph     {} sequences stay where they are, {} of the device are its own\n", graph->held.size(),
-                          readable(static_cast<double>(bytes_of(*graph))));
+      text += fmt::format("graph     {} sequences stay where they are, {} of the device are its own\n",
+                          graph->held.size(), readable(static_cast<double>(bytes_of(*graph))));
   if (!host_can_) text += fmt::format("          no program for the processors: {}\n", host_refusal_);
   const std::int64_t hides =
       rows_that_hide_the_link(rates, config_.heads, config_.heads_kv, config_.page_element_bytes());

@@ -23,12 +23,13 @@ void Offload::use(const Call& call, bool attends, void* stream) {
   if (recording == nullptr) return;
   try {
     if (!attends || call.new_keys > 0)
-      throw Error(ErrorCode::usage,
-                  fmt::format("the stream is being captured into a graph, and {} new keys come with the call: where keys "
-                              "go changes from one launch to the next; append them before the capture, and capture "
-                              "calls with a len_k of 0",
-                              call.new_keys),
-                  std::to_string(call.new_keys));
+      throw Error(
+          ErrorCode::usage,
+          fmt::format("the stream is being captured into a graph, and {} new keys come with the call: where keys "
+                      "go changes from one launch to the next; append them before the capture, and capture "
+                      "calls with a len_k of 0",
+                      call.new_keys),
+          std::to_string(call.new_keys));
     const auto found = std::find_if(graphs_.begin(), graphs_.end(),
                                     [&](const std::unique_ptr<Graph>& graph) { return graph->recording == recording; });
     if (found != graphs_.end()) {

@@ -146,8 +146,8 @@ class Offload {
     Scratch parts;
     Scratch sums;
     Scratch workspace;
-    Scratch lse;                ///< of a launch over some rows of a piece
-    std::size_t prepared = 0;   ///< bytes of the workspace that are as the last plan leaves them
+    Scratch lse;               ///< of a launch over some rows of a piece
+    std::size_t prepared = 0;  ///< bytes of the workspace that are as the last plan leaves them
     std::vector<std::unique_ptr<Desk>> desks;
     std::size_t next_desk = 0;
     std::vector<MarkPointer> read;  ///< of each buffer of the ring: the kernel that read it last

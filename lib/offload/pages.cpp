@@ -37,11 +37,12 @@ std::int64_t first_that_may_leave(const Sequence& s, std::int64_t sinks) {
 
 void refuse_held(std::int64_t id, const Sequence& s, std::string_view what) {
   if (s.holds == 0) return;
-  throw Error(ErrorCode::usage,
-              fmt::format("sequence {} cannot {}: a graph that was captured reads its pages where they are; destroy the "
-                          "graph and what was instantiated from it before",
-                          id, what),
-              std::to_string(id));
+  throw Error(
+      ErrorCode::usage,
+      fmt::format("sequence {} cannot {}: a graph that was captured reads its pages where they are; destroy the "
+                  "graph and what was instantiated from it before",
+                  id, what),
+      std::to_string(id));
 }
 
 }  // namespace

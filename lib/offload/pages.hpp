@@ -56,7 +56,8 @@ class Pages {
 
   /// `count` more keys of a layer in each sequence. Pages that are new go to the device, in the place of the oldest
   /// page that is no sink of the sequence that has most there. Nothing is changed where it throws.
-  /// @throws OutOfRoom where the pool is full, Error(usage) for a sequence that there is not, is named twice, or is held
+  /// @throws OutOfRoom where the pool is full, Error(usage) for a sequence that there is not, is named twice, or is
+  /// held
   void append(const std::vector<std::int64_t>& ids, int layer, std::int64_t count);
   /// The last `count` keys of a layer are none: what append did, where they could not be written.
   void take_back(const std::vector<std::int64_t>& ids, int layer, std::int64_t count);

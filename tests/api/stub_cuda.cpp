@@ -115,8 +115,7 @@ const heed::merge::Merge* stub_merge() {
 int stub_merged() {
   return merged;
 }
-/// What the last merge found, or the one before: of each part the first log-sum-exp, and the first word of K that the
-/// launch saw.
+/// What the last merge found, or the one before: of each part the first log-sum-exp, the first word of K that it saw.
 const float* stub_merge_saw(int back) {
   return merge_saw[(merged + 1 + back) % 2];
 }
@@ -394,7 +393,8 @@ CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction function, voi
   std::memcpy(static_cast<char*>(params->o) + sizeof *params, maps->k.opaque, sizeof maps->k.opaque);
   if (looks_at_pages && params->page_table != nullptr)
     std::memcpy(static_cast<char*>(params->o) + kSeen,
-                static_cast<const char*>(params->k) + params->page_table[0] * params->k_strides.batch * 2, sizeof(float));
+                static_cast<const char*>(params->k) + params->page_table[0] * params->k_strides.batch * 2,
+                sizeof(float));
   return CUDA_SUCCESS;
 }
 }

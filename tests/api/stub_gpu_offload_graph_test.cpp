@@ -1,5 +1,5 @@
-// Calls over a pool that are captured into graphs, on the stand-in for the driver: what their nodes read in any order that
-// edges allow, what stays where it is meanwhile, what is refused. Results of a GPU: tests/gpu/offload_test.cpp.
+// Calls over a pool that are captured into graphs, on the stand-in for the driver: what their nodes read in any order
+// that edges allow, what stays where it is meanwhile, what is refused. Results of a GPU: tests/gpu/offload_test.cpp.
 #include "stub_offload.hpp"
 #include "workload/half.hpp"
 
@@ -147,8 +147,7 @@ TEST_F(StubOffloadGraph, WhatWouldChangeIsRefused) {
 
 TEST_F(StubOffloadGraph, ItsMemoryIsGivenBack) {
   // The host may be 32 calls ahead, each with memory of its own.
-  for (int i = 0; i < 32; ++i)
-    ASSERT_EQ(heed_offload_decode(pool_, &call_, nullptr), HEED_OK) << heed_last_error();
+  for (int i = 0; i < 32; ++i) ASSERT_EQ(heed_offload_decode(pool_, &call_, nullptr), HEED_OK) << heed_last_error();
   const int before = in_use();
   ASSERT_EQ(capture(0), HEED_OK) << heed_last_error();
   // More rows take larger memory, beside that which nodes work in.

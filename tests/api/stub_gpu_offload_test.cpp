@@ -186,7 +186,8 @@ TEST_F(StubOffload, ADeviceThatIsLostStaysLost) {
 TEST_F(StubOffload, StreamsAndContextsThatItCannotBeCalledOn) {
   make();
   void* const capturing = reinterpret_cast<void*>(0x88);  // kCapturing of the stand-in
-  expect_said(heed_offload_decode(pool_, &call_, capturing), HEED_INVALID_ARGUMENT, "is being captured into a graph, and 163 new keys come with the call");
+  expect_said(heed_offload_decode(pool_, &call_, capturing), HEED_INVALID_ARGUMENT,
+              "is being captured into a graph, and 163 new keys come with the call");
   of_driver<int(std::uintptr_t)>("cuCtxSetCurrent")(0x101);
   expect_said(heed_offload_decode(pool_, &call_, nullptr), HEED_INVALID_ARGUMENT,
               "not the one that the pool was made in");

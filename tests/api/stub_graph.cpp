@@ -113,8 +113,7 @@ CUresult cuStreamGetCaptureInfo_v2(CUstream stream, CUstreamCaptureStatus* statu
   *count = ends.size();
   return CUDA_SUCCESS;
 }
-CUresult cuStreamUpdateCaptureDependencies(CUstream stream, CUgraphNode* of_stream, std::size_t count,
-                                           unsigned flags) {
+CUresult cuStreamUpdateCaptureDependencies(CUstream stream, CUgraphNode* of_stream, std::size_t count, unsigned flags) {
   if (stream != heed::stub::kCapturing || flags != CU_STREAM_SET_CAPTURE_DEPENDENCIES) return CUDA_ERROR_INVALID_VALUE;
   for (std::size_t i = 0; i < count; ++i)
     if (heed::stub::number_of(of_stream[i]) < 1 || heed::stub::number_of(of_stream[i]) > nodes.size())

@@ -188,7 +188,7 @@ heed_status capture_decode(heed_offload* pool, const heed_offload_call* call, vo
 }
 heed_status launch_captured(heed_offload*, const heed_offload_call*, void* stream) {
   return cuda_driver().graph_launch(captured, static_cast<CUstream>(stream)) == CUDA_SUCCESS ? HEED_OK
-                                                                                            : HEED_DRIVER_ERROR;
+                                                                                             : HEED_DRIVER_ERROR;
 }
 
 // The split of a captured step is fixed: each launch reads other queries, over all shares of the link.
