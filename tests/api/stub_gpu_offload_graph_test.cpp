@@ -92,6 +92,30 @@ TEST_F(StubOffloadGraph, EachLaunchDoesTheWholeStep) {
   }
 }
 
+// A prefill of a page at a time, whose parts are more than one merge takes: launches find what those of a call found
+// that was not captured.
+TEST_F(StubOffloadGraph, APrefillIsTakenToo) {
+  const auto words = [](int merges_before) {
+    std::vector<float> all = {static_cast<float>(merged() - merges_before)};
+    const auto* const saw = of_driver<const float*(int)>("stub_merge_saw")(0);
+    for (int i = 1; i < last_merge().count; ++i) all.push_back(saw[2 * i + 1]);  // the first part is the sums
+    return all;
+  };
+  call_.layer = 1;
+  call_.window_left = 150;
+  int before = merged();
+  ASSERT_EQ(heed_offload_prefill(pool_, &call_, nullptr), HEED_OK) << heed_last_error();
+  const std::vector<float> expected = words(before);
+  EXPECT_EQ(expected.back(), 26) << "the last page that the device does not hold";
+  ASSERT_EQ(heed_offload_prefill(pool_, &call_, kCaptured), HEED_OK) << heed_last_error();
+  EXPECT_TRUE(of_driver<bool()>("stub_is_joined")());
+  for (unsigned seed = 0; seed < 20; ++seed) {
+    before = merged();
+    launch(seed, 1);
+    ASSERT_EQ(words(before), expected) << seed;
+  }
+}
+
 // Calls that are not captured work in memory of their own meanwhile, and graphs know their keys alone.
 TEST_F(StubOffloadGraph, OtherCallsGoOnBeside) {
   ASSERT_EQ(capture(0), HEED_OK) << heed_last_error();

@@ -113,6 +113,27 @@ class Attention(unittest.TestCase):
         with self.assertRaisesRegex(IndexError, "no layer 3"):
             kv.layer(3)
 
+    @unittest.skipUnless(torch.cuda.is_available(), "there is no GPU")
+    def test_a_step_in_a_cuda_graph(self):
+        calls = Calls("cuda", torch.float16)
+        kv = pool("cuda")
+        q, k, v = calls.step(1, 300)
+        heed.attention(q, k, v, kv=kv, causal=True)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            o, lse = kv.attend(q, None, None, return_lse=True)
+        with self.assertRaisesRegex(ValueError, "cannot have new keys: a graph"):
+            kv.attend(q, k, v)
+        for _ in range(3):
+            q.copy_(calls.draw(HEADS, 1))
+            graph.replay()
+            wanted, wanted_lse = calls.wanted(q)
+            self.close(o, wanted)
+            torch.testing.assert_close(lse.double(), wanted_lse, atol=2e-3, rtol=1e-3)
+        graph.reset()
+        q, k, v = calls.step(1, 1)
+        self.close(kv.attend(q, k, v), calls.wanted(q)[0])
+
     def test_explain(self):
         kv, calls = pool(streamed_share=0.5), Calls("cpu", torch.float16)
         heed.attention(*calls.step(200, 200), kv=kv, causal=True)
