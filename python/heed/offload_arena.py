@@ -255,17 +255,19 @@ def of_base(torch, options, step, count, contenders):
 
 def table(evidence):
     """Lines that a person reads."""
-    lines = [f"{'workload':52} {'granted':>8} {'heed us':>10} {'GB in':>7} {'link':>5} {'of least':>8}  ratio of the others' times to heed's"]
+    lines = [f"{'workload':52} {'granted':>8} {'':22} {'us':>10}  time / heed's      95% interval  max difference"]
     for row in evidence["rows"]:
-        ratios = "  ".join(f"{name} {c['ratio']['value']:.2f} [{c['ratio']['low']:.2f}, {c['ratio']['high']:.2f}]" for name, c in row["contenders"].items())
-        lines.append(f"{row['workload']:52} {row['granted_tokens']:8} {row['heed_us']:10.0f} {row['bytes_in'] / 1e9:7.3f} {100 * row['link_utilisation']:4.0f}% {100 * row['least']['share']:7.0f}%  {ratios}")
+        lines.append(f"{row['workload']:52} {row['granted_tokens']:8} {'heed':22} {row['heed_us']:10.0f}")
+        for name, c in row["contenders"].items():
+            lines.append(f"{'':61} {name:22} {c['us']:10.0f}  {c['ratio']['value']:13.2f}  {'[%.2f, %.2f]' % (c['ratio']['low'], c['ratio']['high']):>16}  {c['max_difference']:14.1e}")
+        lines.append(f"  over the link {row['bytes_in'] / 1e9:.3f} GB a step, {100 * row['link_utilisation']:.0f}% of its rate; {100 * row['least']['share']:.0f}% of the least time of link and kernels")
         activity = row["activity"]
         if "refused" in activity:
-            lines.append(f"    busy: not known: {activity['refused']}")
+            lines.append(f"  busy: not known: {activity['refused']}")
         else:
             overlap = "no copies" if activity["overlap"] is None else f"a kernel ran during {100 * activity['overlap']:.0f}% of the link's time"
-            lines.append(f"    busy: link {100 * activity['link_busy']:.0f}%, kernels {100 * activity['kernel_busy']:.0f}%, processors {100 * activity['processors_busy']:.0f}%; {overlap} ({activity['from']})")
-        lines += [f"    no {name}: {why}" for name, why in row["refused"].items()]
+            lines.append(f"  busy: link {100 * activity['link_busy']:.0f}%, kernels {100 * activity['kernel_busy']:.0f}%, processors {100 * activity['processors_busy']:.0f}%; {overlap} ({activity['from']})")
+        lines += [f"  no {name}: {why}" for name, why in row["refused"].items()]
     return "\n".join(lines)
 
 
@@ -284,6 +286,7 @@ def measure(options):
         for tokens in options.tokens:
             for rows in (1, min(options.rows, tokens)):
                 evidence["rows"].append(row_of(torch, options, tokens, rows))
+                evidence["table"] = table(evidence)
                 if options.output:  # a run that is stopped leaves the rows that it had
                     write(options.output, json.dumps(evidence, indent=1) + "\n")
     return evidence
@@ -295,7 +298,7 @@ def main(arguments=None):
         if options.output:
             check_writable(options.output)
         evidence = measure(options)
-        print(table(evidence), file=sys.stderr)
+        print(evidence["table"], file=sys.stderr)
         if not options.output:
             print(json.dumps(evidence, indent=1))
         return 0

@@ -204,6 +204,8 @@ class Arena(unittest.TestCase):
             self.assertIn("simulated GPU", row["activity"]["from"])
             self.assertEqual(row["least"]["resident_us"], row["contenders"]["heed_resident"]["us"])
         self.assertIn("of the link's time", said.getvalue())
+        self.assertIn(evidence["table"], said.getvalue())
+        self.assertEqual({len(line) > 200 for line in evidence["table"].splitlines()}, {False}, "documents quote it")
 
     def test_a_limit_leaves_contenders_out(self):
         from heed import offload_arena
