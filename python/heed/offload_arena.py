@@ -24,6 +24,7 @@ import argparse
 import datetime
 import json
 import sys
+import textwrap
 import time
 from pathlib import Path
 
@@ -38,6 +39,7 @@ MOST_SIGMAS = 5.6
 TOKENS = (32768, 131072, 262144)
 CHUNK = 16384  # rows of a step of prefill
 STEPS = 3  # of one block of a pair
+MOST_REASON = 150  # characters of a refusal in the table; the evidence has all of it
 
 
 def options_of(arguments):
@@ -267,7 +269,7 @@ def table(evidence):
         else:
             overlap = "no copies" if activity["overlap"] is None else f"a kernel ran during {100 * activity['overlap']:.0f}% of the link's time"
             lines.append(f"  busy: link {100 * activity['link_busy']:.0f}%, kernels {100 * activity['kernel_busy']:.0f}%, processors {100 * activity['processors_busy']:.0f}%; {overlap} ({activity['from']})")
-        lines += [f"  no {name}: {why}" for name, why in row["refused"].items()]
+        lines += [f"  no {name}: {textwrap.shorten(why, MOST_REASON, placeholder=' ..')}" for name, why in row["refused"].items()]
     return "\n".join(lines)
 
 
