@@ -125,7 +125,7 @@ typedef struct heed_offload_info {
   double host_rate;
   double device_rate;
   double device_flops;
-  double bytes_in;  /* over the link to the device since the pool was made */
+  double bytes_in;  /* over the link to the device since the pool was made, but in launches of graphs */
   double bytes_out; /* and back */
   /* Seconds that copies to the device, its kernels and the processors were at work; the first two of a simulated GPU
    * alone. */
