@@ -125,9 +125,10 @@ typedef struct heed_offload_info {
   double host_rate;
   double device_rate;
   double device_flops;
-  double bytes_in;  /* over the link to the device since the pool was made */
+  double bytes_in;  /* over the link to the device since the pool was made, but in launches of graphs */
   double bytes_out; /* and back */
-  /* Seconds that lanes were at work, of a simulated GPU alone. */
+  /* Seconds that copies to the device, its kernels and the processors were at work; the first two of a simulated GPU
+   * alone. */
   double seconds_in;
   double seconds_compute;
   double seconds_host;
@@ -152,12 +153,14 @@ HEED_API heed_status heed_offload_get_info(const heed_offload* pool, heed_offloa
 
 /* An empty sequence. */
 HEED_API heed_status heed_offload_add(heed_offload* pool, int64_t* sequence);
-/* Its pages are free for others. Calls that are queued still read them: whoever writes them next waits for these. */
+/* Its pages are free for others. Calls that are queued still read them: whoever writes them next waits for these.
+ * HEED_INVALID_ARGUMENT while a graph reads them. */
 HEED_API heed_status heed_offload_remove(heed_offload* pool, int64_t sequence);
 /* Keys of a layer. */
 HEED_API heed_status heed_offload_length(const heed_offload* pool, int64_t sequence, int32_t layer, int64_t* keys);
 
-/* Writes new keys and values of a layer alone; rows are not looked at. HEED_OUT_OF_MEMORY where the pool is full. */
+/* Writes new keys and values of a layer alone; rows are not looked at. HEED_OUT_OF_MEMORY where the pool is full,
+ * HEED_INVALID_ARGUMENT for a stream that is being captured and for sequences that a graph reads. */
 HEED_API heed_status heed_offload_append(heed_offload* pool, const heed_offload_call* call, void* stream);
 /* Writes new keys and values if there are any, then attends with many rows: entry by entry, pages that the device does
  * not hold over the link, in the order of keys, while the kernel works on those before. */
@@ -165,8 +168,14 @@ HEED_API heed_status heed_offload_prefill(heed_offload* pool, const heed_offload
 /* The same with few rows, all entries at once: the processors attend to their share of the pages that the device does
  * not hold. With a window, or where rows do not see all of these pages, it is a prefill.
  *
- * On a GPU both are queued on the stream, which must not be being captured; inputs and outputs belong to the call until
- * the stream has passed it. Where a call fails, its keys are not there. */
+ * On a GPU both are queued on the stream; inputs and outputs belong to the call until the stream has passed it. Where a
+ * call fails, its keys are not there.
+ *
+ * A stream that is being captured takes calls without new keys (a len_k of 0) into its graph: launches of the device,
+ * copies over the link and the processors' part as a host node, with the split, the tables and the lengths of this
+ * call, in memory of the graph's own. Each launch reads Q and writes O where the call said. Until the graph and what
+ * was instantiated from it are destroyed, its sequences have no new keys, are not removed, and keep their pages on the
+ * device (HEED_INVALID_ARGUMENT). One launch at a time, behind the keys on its stream, before heed_offload_destroy. */
 HEED_API heed_status heed_offload_decode(heed_offload* pool, const heed_offload_call* call, void* stream);
 
 /* The pool's pages in host memory, for problems with HEED_PAGED, of 8 bits with HEED_SCALED and the pool's factors: the

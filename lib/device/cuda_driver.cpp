@@ -59,6 +59,8 @@ CudaDriver load() {
   bind("cuStreamDestroy_v2", api.stream_destroy);
   bind("cuStreamWaitEvent", api.stream_wait_event);
   bind("cuStreamIsCapturing", api.stream_is_capturing);
+  bind("cuStreamGetCaptureInfo_v2", api.stream_get_capture_info);
+  bind("cuStreamUpdateCaptureDependencies", api.stream_update_capture_dependencies);
   bind("cuLaunchHostFunc", api.launch_host_func);
   bind("cuThreadExchangeStreamCaptureMode", api.thread_exchange_stream_capture_mode);
   bind("cuStreamBeginCapture_v2", api.stream_begin_capture);
@@ -67,6 +69,9 @@ CudaDriver load() {
   bind("cuGraphLaunch", api.graph_launch);
   bind("cuGraphExecDestroy", api.graph_exec_destroy);
   bind("cuGraphDestroy", api.graph_destroy);
+  bind("cuGraphRetainUserObject", api.graph_retain_user_object);
+  bind("cuUserObjectCreate", api.user_object_create);
+  bind("cuUserObjectRelease", api.user_object_release);
   bind("cuEventCreate", api.event_create);
   bind("cuEventRecord", api.event_record);
   bind("cuEventSynchronize", api.event_synchronize);

@@ -7,6 +7,7 @@
 
 #include <cuda.h>
 
+#include <cstddef>
 #include <string>
 
 namespace heed {
@@ -51,6 +52,9 @@ struct CudaDriver {
   decltype(&::cuStreamDestroy) stream_destroy;
   CUresult (*stream_wait_event)(CUstream, CUevent, unsigned);
   CUresult (*stream_is_capturing)(CUstream, CUstreamCaptureStatus*);
+  CUresult (*stream_get_capture_info)(CUstream, CUstreamCaptureStatus*, cuuint64_t*, CUgraph*, const CUgraphNode**,
+                                      std::size_t*);
+  CUresult (*stream_update_capture_dependencies)(CUstream, CUgraphNode*, std::size_t, unsigned);
   CUresult (*launch_host_func)(CUstream, CUhostFn, void*);
   CUresult (*thread_exchange_stream_capture_mode)(CUstreamCaptureMode*);
   decltype(&::cuStreamBeginCapture) stream_begin_capture;
@@ -59,6 +63,9 @@ struct CudaDriver {
   decltype(&::cuGraphLaunch) graph_launch;
   decltype(&::cuGraphExecDestroy) graph_exec_destroy;
   decltype(&::cuGraphDestroy) graph_destroy;
+  decltype(&::cuGraphRetainUserObject) graph_retain_user_object;
+  decltype(&::cuUserObjectCreate) user_object_create;
+  decltype(&::cuUserObjectRelease) user_object_release;
   decltype(&::cuEventCreate) event_create;
   decltype(&::cuEventRecord) event_record;
   decltype(&::cuEventSynchronize) event_synchronize;

@@ -41,7 +41,7 @@ std::vector<CoveringProgram> covering_programs(const DeviceFacts& device, const 
 /// The programs that precision modes take (heed_options.precision), by name: for each dtype, head dim and mask the
 /// default of every family that reads what the mode quantises, or of those made for it where there are any. On a GPU
 /// without features; on a CPU with all of them, of head dims from 64 on. "cache_e4m3" and "cache_int8" stand for those
-/// that read K and V alone in 8 bits, on a CPU, without windows.
+/// that read K and V alone in 8 bits, on a CPU.
 /// @throws Error(usage) for a name that is none
 std::vector<CoveringProgram> precision_programs(const DeviceFacts& device, const CoveringOptions& options,
                                                 const std::vector<std::string>& modes);

@@ -80,9 +80,7 @@ std::vector<CoveringProgram> precision_programs(const DeviceFacts& device, const
         if (cpu && dim < 64) continue;  // head dims up to 64 are padded to it
         for (const std::string& name : modes) {
           if (const auto* cache = find_cache(name); cache != nullptr) {
-            // Of GPUs NVRTC makes them; on a CPU one program takes a second or more to build, and few caches have
-            // windows.
-            if (!cpu || mask == MaskKind::window) continue;
+            if (!cpu) continue;  // of GPUs NVRTC makes them
             const Workload of_cache = cache_workload(dtype, dim, mask, cache->tensors);
             for (const Family* family : families())
               if (!family->is_special()) add(*family, with_features(of_cache, family->features()));

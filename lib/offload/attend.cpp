@@ -48,7 +48,7 @@ std::vector<Offload::Launch> Offload::lay_out(const View& view, const std::vecto
     launch.groups =
         row_groups(piece.mask, piece.rows, piece.place == Place::host ? api::kMostSize : config_.most_rows());
     numbers = launch.keys + view.entries * static_cast<std::int64_t>(launch.groups.size());
-    if (piece.place == Place::streamed) launch.buffer = next_buffer_++ % config_.chunks;
+    if (piece.place == Place::streamed) launch.buffer = work_->next_buffer++ % config_.chunks;
     launches.push_back(launch);
   }
   return launches;
@@ -99,8 +99,8 @@ void Offload::queue_host(const View& view, const Launch& launch, const std::int3
   heed_plan_info known;
   heed_plan_info_init(&known);
   plan->info(known);
-  if (known.workspace_bytes > host_workspace_->bytes())
-    host_workspace_ = std::make_shared<HostMemory>(known.workspace_bytes, lanes_->node());
+  if (known.workspace_bytes > work_->host_workspace->bytes())
+    work_->host_workspace = std::make_shared<HostMemory>(known.workspace_bytes, lanes_->node());
   const PageMemory memory = host_pages(call.layer);
   heed_tensors t;
   heed_tensors_init(&t);
@@ -113,7 +113,7 @@ void Offload::queue_host(const View& view, const Launch& launch, const std::int3
   t.seqused_k = numbers + launch.keys;
   take_host_scales(t, call.layer);
   const std::int64_t count = view.entries * config_.heads * piece.rows;
-  lanes_->call([plan, t, count, workspace = host_workspace_, failure = host_failure_] {
+  lanes_->call([plan, t, count, workspace = work_->host_workspace, failure = host_failure_] {
     std::string why;
     try {
       if (workspace->data() != nullptr) plan->prepare(workspace->data(), nullptr);
@@ -130,13 +130,13 @@ void Offload::queue_host(const View& view, const Launch& launch, const std::int3
 
 MarkPointer Offload::bring(const Launch& chunk, int layer, const MarkPointer& written) {
   const Piece& piece = *chunk.piece;
-  lanes_->wait(Lane::in, read_[static_cast<std::size_t>(chunk.buffer)]);
+  lanes_->wait(Lane::in, work_->read[static_cast<std::size_t>(chunk.buffer)]);
   if (piece.has_new) lanes_->wait(Lane::in, written);
   std::vector<std::int32_t> pages;
   for (const auto& of_entry : piece.pages) pages.insert(pages.end(), of_entry.begin(), of_entry.end());
   const PageMemory from = host_pages(layer);
   const std::int64_t ring_pages = config_.chunks * config_.chunk_pages;
-  std::byte* const ring_k = static_cast<std::byte*>(ring_.at);
+  std::byte* const ring_k = static_cast<std::byte*>(work_->ring.at);
   std::byte* const ring_v = ring_k + ring_pages * config_.k_page_bytes();
   for (std::size_t i = 0; i < pages.size();) {
     std::size_t run = 1;
@@ -194,6 +194,8 @@ void Offload::attend_view(const View& view, const std::vector<Piece>& pieces, co
   const auto bring_next = [&] {
     if (arrived.size() < chunks.size()) arrived.push_back(bring(*chunks[arrived.size()], call.layer, written));
   };
+  if (!chunks.empty())
+    (void)at_least(work_->ring, static_cast<std::size_t>(config_.page_bytes() * config_.chunk_pages * config_.chunks));
   for (std::int64_t i = 0; i < config_.chunks; ++i) bring_next();
 
   merge::Merge all{};
@@ -214,10 +216,12 @@ void Offload::attend_view(const View& view, const std::vector<Piece>& pieces, co
   const std::int64_t slots =
       std::clamp<std::int64_t>(kMostPartBytes / std::max<std::int64_t>(part_bytes, 1), 2, merge::kMostPartials - 2);
   const auto needed = std::min(slots, static_cast<std::int64_t>(in_order.size()));
-  std::byte* const parts = at_least(parts_, static_cast<std::size_t>(part_bytes * std::max<std::int64_t>(needed, 1)));
+  std::byte* const parts =
+      at_least(work_->parts, static_cast<std::size_t>(part_bytes * std::max<std::int64_t>(needed, 1)));
   std::byte* sums = nullptr;
   if (static_cast<std::int64_t>(in_order.size()) > slots)
-    sums = at_least(sums_, static_cast<std::size_t>(whole(rows_of_all * config_.dim_v * 4) + whole(rows_of_all * 4)));
+    sums = at_least(work_->sums,
+                    static_cast<std::size_t>(whole(rows_of_all * config_.dim_v * 4) + whole(rows_of_all * 4)));
   Parts results(*lanes_, all, sums, slots);
   std::size_t chunk = 0;
   for (const Launch* const launch : in_order) {
@@ -242,7 +246,7 @@ void Offload::attend_view(const View& view, const std::vector<Piece>& pieces, co
                    1});
     }
     if (!is_streamed) continue;
-    read_[static_cast<std::size_t>(launch->buffer)] = lanes_->record(Lane::compute);
+    work_->read[static_cast<std::size_t>(launch->buffer)] = lanes_->record(Lane::compute);
     bring_next();
   }
   if (host != nullptr) {

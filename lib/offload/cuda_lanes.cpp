@@ -7,33 +7,35 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cctype>
+#include <chrono>
 #include <fstream>
 #include <mutex>
 #include <vector>
 
 #include "api/precision.hpp"
 #include "device/cuda_driver.hpp"
+#include "offload/cuda_recording.hpp"
 #include "offload/host_memory.hpp"
 
 namespace heed::offload {
 namespace {
 
-void check_cuda(CUresult result, std::string_view step) {
-  if (result != CUDA_SUCCESS)
-    throw Error(ErrorCode::driver, fmt::format("{} failed: {}", step, cuda_error_text(result)), std::to_string(result));
-}
-
-// A context, current while this lives.
+// A context, current while this lives, in a thread that says that it knows of streams that are captured: memory may be
+// taken and given back meanwhile.
+// https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__STREAM.html, cuThreadExchangeStreamCaptureMode
 class InContext {
  public:
   explicit InContext(CUcontext context) {
+    cuda_driver().thread_exchange_stream_capture_mode(&mode_);
     cuda_driver().ctx_get_current(&before_);
     if (before_ != context) cuda_driver().ctx_set_current(context);
     is_changed_ = before_ != context;
   }
   ~InContext() {
     if (is_changed_) cuda_driver().ctx_set_current(before_);
+    cuda_driver().thread_exchange_stream_capture_mode(&mode_);
   }
   InContext(const InContext&) = delete;
   InContext& operator=(const InContext&) = delete;
@@ -41,6 +43,7 @@ class InContext {
  private:
   CUcontext before_ = nullptr;
   bool is_changed_ = false;
+  CUstreamCaptureMode mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;
 };
 
 // Events without times, used again when no mark has them.
@@ -93,6 +96,10 @@ CUevent event_of(const MarkPointer& mark) {
 void call_function(void* argument) {
   const std::unique_ptr<std::function<void()>> function(static_cast<std::function<void()>*>(argument));
   (*function)();
+}
+// The same of a graph, which keeps the function for its next launch.
+void call_again(void* argument) {
+  (*static_cast<std::function<void()>*>(argument))();
 }
 
 int node_of(CUdevice device) {
@@ -148,9 +155,14 @@ class CudaLanes final : public Lanes {
   [[nodiscard]] DeviceKind kind() const override { return DeviceKind::cuda; }
   [[nodiscard]] std::string name() const override { return name_; }
   [[nodiscard]] int node() const override { return node_; }
-  [[nodiscard]] Traffic traffic() const override { return traffic_; }
+  [[nodiscard]] Traffic traffic() const override {
+    Traffic all = traffic_;
+    all.seconds_host = static_cast<double>(*host_ns_) * 1e-9;
+    return all;
+  }
 
-  void use(void* stream) override {
+  [[nodiscard]] RecordingPointer use(void* given) override {
+    auto* const stream = static_cast<CUstream>(given);
     CUcontext current = nullptr;
     check_cuda(cuda_.ctx_get_current(&current), "asking for the current context");
     if (current == nullptr)
@@ -159,15 +171,23 @@ class CudaLanes final : public Lanes {
       throw Error(ErrorCode::usage,
                   "the current context is not the one that the pool was made in; make that one current, or make a pool "
                   "in each");
-    CUstreamCaptureStatus capture = CU_STREAM_CAPTURE_STATUS_NONE;
-    check_cuda(cuda_.stream_is_capturing(static_cast<CUstream>(stream), &capture),
-               "asking whether the stream is captured");
-    if (capture != CU_STREAM_CAPTURE_STATUS_NONE)
-      throw Error(
-          ErrorCode::usage,
-          "the stream is being captured into a graph, and calls over a pool change from one to the next; call them "
-          "outside of the capture");
-    compute_ = static_cast<CUstream>(stream);
+    const Capture capture = capture_of(stream);
+    if (capture.graph == nullptr) {
+      compute_ = stream;
+      return nullptr;
+    }
+    if (last_recording_ == nullptr || last_recording_->id() != capture.id || !last_recording_->is_alive()) {
+      finish_all();  // a graph waits for nothing that was queued before its capture
+      last_recording_ = std::make_shared<CudaRecording>(capture);
+    }
+    last_recording_->begin(stream, capture);
+    recording_ = last_recording_;
+    return recording_;
+  }
+  void stop_recording() noexcept override {
+    if (recording_ == nullptr) return;
+    recording_->end();
+    recording_ = nullptr;
   }
 
   [[nodiscard]] void* allocate(std::size_t bytes) override {
@@ -203,40 +223,48 @@ class CudaLanes final : public Lanes {
   }
 
   void copy_in(Lane lane, void* to, const void* from, std::size_t bytes) override {
-    check_cuda(cuda_.memcpy_htod_async(reinterpret_cast<CUdeviceptr>(to), from, bytes, stream(lane)),
-               "copying to the GPU");
-    if (lane == Lane::in) traffic_.bytes_in += static_cast<double>(bytes);
-    changed(lane);
+    on(lane, [&](CUstream stream) {
+      check_cuda(cuda_.memcpy_htod_async(reinterpret_cast<CUdeviceptr>(to), from, bytes, stream), "copying to the GPU");
+    });
+    if (lane == Lane::in && recording_ == nullptr) traffic_.bytes_in += static_cast<double>(bytes);
   }
   void copy_rows(Lane lane, std::span<const padding::RowCopy> copies) override {
-    copies_->run(copies, stream(lane));
+    on(lane, [&](CUstream stream) { copies_->run(copies, stream); });
     if (lane == Lane::out)
       for (const padding::RowCopy& c : copies)
         traffic_.bytes_out += static_cast<double>(c.batch) * c.heads * c.rows * c.to_dim * c.element_bytes;
-    changed(lane);
   }
   void quantise(const quantise::Pass& pass) override {
-    (void)quantiser_->quantise_by_given_factors(pass, compute_);
-    changed(Lane::compute);
+    on(Lane::compute, [&](CUstream stream) { (void)quantiser_->quantise_by_given_factors(pass, stream); });
   }
   void merge(const merge::Merge& merge) override {
-    merges_->run(merge, compute_);
-    changed(Lane::compute);
+    on(Lane::compute, [&](CUstream stream) { merges_->run(merge, stream); });
   }
   void prepare(const std::shared_ptr<const api::Plan>& plan, void* workspace) override {
-    plan->prepare(workspace, compute_);
-    changed(Lane::compute);
+    on(Lane::compute, [&](CUstream stream) { plan->prepare(workspace, stream); });
   }
   void run(const std::shared_ptr<const api::Plan>& plan, const heed_tensors& tensors, void* workspace) override {
-    (void)plan->run(&tensors, 1, workspace, compute_, 0);
-    changed(Lane::compute);
+    on(Lane::compute, [&](CUstream stream) { (void)plan->run(&tensors, 1, workspace, stream, 0); });
   }
-  void call(std::function<void()> function) override {
+  void call(std::function<void()> given) override {
+    std::function<void()> function = [given = std::move(given), spent = host_ns_] {
+      const auto begin = std::chrono::steady_clock::now();
+      given();
+      *spent += std::chrono::nanoseconds(std::chrono::steady_clock::now() - begin).count();
+    };
+    if (recording_ != nullptr) {
+      std::function<void()>* const kept = recording_->keep(std::move(function));
+      on(Lane::host, [&](CUstream stream) {
+        check_cuda(cuda_.launch_host_func(stream, &call_again, kept), "recording a function");
+      });
+      return;
+    }
     auto kept = std::make_unique<std::function<void()>>(std::move(function));
     check_cuda(cuda_.launch_host_func(host_, &call_function, kept.get()), "queueing a function");
     (void)kept.release();  // call_function ends it
   }
   [[nodiscard]] MarkPointer record(Lane lane) override {
+    if (recording_ != nullptr) return recording_->record(lane);
     auto mark = std::make_shared<const CudaMark>(events_, events_->take());
     check_cuda(cuda_.event_record(mark->event, stream(lane)), "recording an event");
     if (lane == Lane::compute) last_compute_ = mark;
@@ -245,6 +273,7 @@ class CudaLanes final : public Lanes {
   }
   void wait(Lane lane, const MarkPointer& mark) override {
     if (mark == nullptr) return;
+    if (recording_ != nullptr) return recording_->wait(lane, mark);
     check_cuda(cuda_.stream_wait_event(stream(lane), event_of(mark), 0), "waiting for an event");
   }
 
@@ -277,7 +306,15 @@ class CudaLanes final : public Lanes {
     }
     return host_;
   }
-  void changed(Lane lane) {
+  // What is queued on a lane.
+  template <typename Function>
+  void on(Lane lane, const Function& function) {
+    if (recording_ != nullptr) {
+      function(recording_->enter(lane));
+      recording_->leave(lane);
+      return;
+    }
+    function(stream(lane));
     if (lane == Lane::compute) is_compute_marked_ = false;
   }
 
@@ -297,6 +334,9 @@ class CudaLanes final : public Lanes {
   MarkPointer last_compute_;
   bool is_compute_marked_ = true;
   Traffic traffic_;
+  std::shared_ptr<std::atomic<std::int64_t>> host_ns_ = std::make_shared<std::atomic<std::int64_t>>(0);
+  std::shared_ptr<CudaRecording> recording_;       ///< null: what is queued is done
+  std::shared_ptr<CudaRecording> last_recording_;  ///< of the last capture, for its next call
 };
 
 }  // namespace

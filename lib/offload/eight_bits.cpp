@@ -9,7 +9,7 @@ void Offload::bring_scales() {
   if (!config_.has_eight_bits()) return;
   const std::size_t bytes = config_.k_scales.size() * sizeof(float);
   std::byte* const at = at_least(scales_, 2 * bytes);
-  lanes_->use(nullptr);
+  (void)lanes_->use(nullptr);
   lanes_->copy_in(Lane::compute, at, config_.k_scales.data(), bytes);
   lanes_->copy_in(Lane::compute, at + bytes, config_.v_scales.data(), bytes);
   lanes_->finish(lanes_->record(Lane::compute));

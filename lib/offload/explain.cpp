@@ -27,15 +27,28 @@ std::string about_nodes(int host_node, int device_node) {
       host_node, device_node);
 }
 
+std::size_t Offload::bytes_of(const Work& work) {
+  std::size_t all = 0;
+  for (const Scratch* scratch : {&work.ring, &work.parts, &work.sums, &work.workspace, &work.lse})
+    all += scratch->bytes;
+  for (const auto& desk : work.desks) all += desk->numbers.bytes;
+  return all;
+}
+std::size_t Offload::bytes_of(const Graph& graph) {
+  std::size_t all = bytes_of(graph.work);
+  for (const Scratch& scratch : graph.outgrown) all += scratch.bytes;
+  return all;
+}
+
 void Offload::info(heed_offload_info& info) const {
   const std::lock_guard lock(mutex_);
   const Traffic traffic = lanes_->traffic();
   info.host_node = host_.node();
   info.device_node = lanes_->node();
   info.host_bytes = host_.bytes();
-  info.device_bytes = 0;
-  for (const Scratch* scratch : {&device_, &ring_, &parts_, &sums_, &workspace_, &scales_, &fresh_, &lse_})
-    info.device_bytes += scratch->bytes;
+  info.device_bytes = bytes_of(own_);
+  for (const Scratch* scratch : {&device_, &scales_, &fresh_}) info.device_bytes += scratch->bytes;
+  for (const auto& graph : graphs_) info.device_bytes += bytes_of(*graph);
   info.host_pages_free = pages_.free_host();
   info.device_pages_free = pages_.free_device();
   info.remote_pages = pages_.remote();
@@ -66,6 +79,10 @@ std::string Offload::explain(std::span<const std::int64_t> ids) const {
   text += fmt::format("rates     link {}, attention of the device {} and {:.3g} TFLOP/s, of the processors {}; {}\n",
                       rate_text(rates.link), rate_text(rates.device), rates.device_flops / 1e12,
                       host_can_ ? rate_text(rates.host) : "none", rates_from_);
+  for (const auto& graph : graphs_)
+    if (graph->recording->is_alive())
+      text += fmt::format("graph     {} sequences stay where they are, {} of the device are its own\n",
+                          graph->held.size(), readable(static_cast<double>(bytes_of(*graph))));
   if (!host_can_) text += fmt::format("          no program for the processors: {}\n", host_refusal_);
   const std::int64_t hides =
       rows_that_hide_the_link(rates, config_.heads, config_.heads_kv, config_.page_element_bytes());

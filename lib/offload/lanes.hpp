@@ -37,7 +37,22 @@ class Mark {
 };
 using MarkPointer = std::shared_ptr<const Mark>;
 
-/// What was moved and how long lanes were at work since the beginning. Seconds are those of a simulated GPU alone.
+/// The graph that launches become nodes of while a stream is captured.
+class Recording {
+ public:
+  virtual ~Recording() = default;
+  Recording(const Recording&) = delete;
+  Recording& operator=(const Recording&) = delete;
+  /// Whether it, or what was instantiated from it, may still be launched.
+  [[nodiscard]] virtual bool is_alive() const = 0;
+
+ protected:
+  Recording() = default;
+};
+using RecordingPointer = std::shared_ptr<Recording>;
+
+/// What was moved and how long lanes were at work since the beginning. Seconds of `in` and `compute` are those of a
+/// simulated GPU alone.
 struct Traffic {
   double bytes_in = 0;
   double bytes_out = 0;
@@ -58,8 +73,12 @@ class Lanes {
   [[nodiscard]] virtual int node() const = 0;
   [[nodiscard]] virtual Traffic traffic() const = 0;
 
-  /// The compute lane of the calls that follow is this stream. @throws Error(usage) for one that is being captured
-  virtual void use(void* stream) = 0;
+  /// The compute lane of the calls that follow is this stream. Where it is being captured, what is queued until
+  /// stop_recording becomes nodes of its graph: the same object for all calls of one capture, which comes behind all
+  /// that was queued before it. Else null.
+  /// @throws Error(usage) for a stream or a current context that cannot be
+  [[nodiscard]] virtual RecordingPointer use(void* stream) = 0;
+  virtual void stop_recording() noexcept = 0;
 
   [[nodiscard]] virtual void* allocate(std::size_t bytes) = 0;  ///< of the device. @throws OutOfRoom
   virtual void release(void* memory) noexcept = 0;
@@ -76,7 +95,7 @@ class Lanes {
   virtual void merge(const merge::Merge& merge) = 0;
   virtual void prepare(const std::shared_ptr<const api::Plan>& plan, void* workspace) = 0;
   virtual void run(const std::shared_ptr<const api::Plan>& plan, const heed_tensors& tensors, void* workspace) = 0;
-  /// A function on `host`, which may throw nothing.
+  /// A function on `host`, which may throw nothing; of a recording every launch of the graph calls it.
   virtual void call(std::function<void()> function) = 0;
   [[nodiscard]] virtual MarkPointer record(Lane lane) = 0;
   virtual void wait(Lane lane, const MarkPointer& mark) = 0;

@@ -91,7 +91,7 @@ void Offload::run_piece(const View& view, const Launch& launch, const std::int32
   const Piece& piece = *launch.piece;
   const std::int64_t lines = view.entries * config_.heads;
   const RowGroup& longest = launch.groups.front();
-  auto* const own = reinterpret_cast<float*>(at_least(lse_, static_cast<std::size_t>(lines * longest.rows * 4)));
+  auto* const own = reinterpret_cast<float*>(at_least(work_->lse, static_cast<std::size_t>(lines * longest.rows * 4)));
   for (std::size_t i = 0; i < launch.groups.size(); ++i) {
     const RowGroup& group = launch.groups[i];
     Piece part;
@@ -125,20 +125,21 @@ void Offload::run_rows(const View& view, const Launch& launch, const std::int32_
   const Call& call = *view.call;
   const Piece& piece = *launch.piece;
   const std::shared_ptr<const api::Plan> plan = plan_of(problem_of(view, launch, call.q_strides, o_strides));
+  if (graph_ != nullptr) graph_->plans.push_back(plan);
   const PageMemory memory = piece.place == Place::device
                                 ? device_pages(call.layer)
-                                : PageMemory{static_cast<std::byte*>(ring_.at),
-                                             static_cast<std::byte*>(ring_.at) +
+                                : PageMemory{static_cast<std::byte*>(work_->ring.at),
+                                             static_cast<std::byte*>(work_->ring.at) +
                                                  config_.chunks * config_.chunk_pages * config_.k_page_bytes(),
                                              config_.chunks * config_.chunk_pages};
   heed_plan_info known;
   heed_plan_info_init(&known);
   plan->info(known);
-  if (known.workspace_bytes > workspace_.bytes) prepared_ = std::numeric_limits<std::size_t>::max();
-  std::byte* const workspace = at_least(workspace_, known.workspace_bytes);
-  if (known.workspace_zeroed > 0 && known.workspace_zeroed != prepared_) {
+  if (known.workspace_bytes > work_->workspace.bytes) work_->prepared = std::numeric_limits<std::size_t>::max();
+  std::byte* const workspace = at_least(work_->workspace, known.workspace_bytes);
+  if (known.workspace_zeroed > 0 && known.workspace_zeroed != work_->prepared) {
     lanes_->prepare(plan, workspace);
-    prepared_ = known.workspace_zeroed;
+    work_->prepared = known.workspace_zeroed;
   }
   heed_tensors t;
   heed_tensors_init(&t);

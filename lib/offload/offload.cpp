@@ -50,9 +50,9 @@ Offload::Offload(const Config& config)
     lanes_->pin(host_.data(), host_.bytes());
     is_pinned_ = true;
     (void)at_least(device_, static_cast<std::size_t>(config_.page_bytes() * config_.pages.device_pages * layers));
-    (void)at_least(ring_, static_cast<std::size_t>(config_.page_bytes() * config_.chunk_pages * config_.chunks));
-    for (std::size_t i = 0; i < kDesks; ++i) desks_.push_back(std::make_unique<Desk>());
-    read_.resize(static_cast<std::size_t>(config_.chunks));
+    (void)at_least(work_->ring, static_cast<std::size_t>(config_.page_bytes() * config_.chunk_pages * config_.chunks));
+    for (std::size_t i = 0; i < kDesks; ++i) work_->desks.push_back(std::make_unique<Desk>());
+    work_->read.resize(static_cast<std::size_t>(config_.chunks));
     bring_scales();
     measure();
   } catch (...) {
@@ -71,11 +71,12 @@ void Offload::let_go() noexcept {
     lanes_->finish_all();
   } catch (...) {  // of a device that was lost nothing runs any more
   }
-  for (Scratch* scratch : {&device_, &ring_, &parts_, &sums_, &workspace_, &scales_, &fresh_, &lse_})
+  for (Scratch* scratch : {&device_, &scales_, &fresh_})
     if (scratch->at != nullptr) lanes_->release(scratch->at);
-  for (const auto& desk : desks_) {
-    if (desk->numbers.at != nullptr) lanes_->release(desk->numbers.at);
-    if (desk->memory.data() != nullptr) lanes_->unpin(desk->memory.data());
+  release(own_);
+  for (const auto& graph : graphs_) {
+    for (const Scratch& scratch : graph->outgrown) lanes_->release(scratch.at);
+    release(graph->work);
   }
   if (is_pinned_) lanes_->unpin(host_.data());
   lanes_.reset();
@@ -83,6 +84,10 @@ void Offload::let_go() noexcept {
 
 std::byte* Offload::at_least(Scratch& scratch, std::size_t bytes) {
   if (bytes <= scratch.bytes) return static_cast<std::byte*>(scratch.at);
+  if (scratch.at != nullptr && graph_ != nullptr) {
+    graph_->outgrown.push_back(scratch);
+    scratch = {};
+  }
   if (scratch.at != nullptr) {
     lanes_->finish_all();
     lanes_->release(scratch.at);
@@ -94,8 +99,12 @@ std::byte* Offload::at_least(Scratch& scratch, std::size_t bytes) {
 }
 
 Offload::Desk& Offload::desk_of(std::size_t host_bytes, std::size_t number_bytes) {
-  Desk& desk = *desks_[next_desk_];
-  next_desk_ = (next_desk_ + 1) % desks_.size();
+  if (graph_ != nullptr) {  // every launch of the graph reads what is on it
+    work_->desks.push_back(std::make_unique<Desk>());
+    work_->next_desk = work_->desks.size() - 1;
+  }
+  Desk& desk = *work_->desks[work_->next_desk];
+  work_->next_desk = (work_->next_desk + 1) % work_->desks.size();
   if (desk.end != nullptr && !lanes_->is_done(desk.end)) lanes_->finish(desk.end);
   if (host_bytes > desk.memory.bytes()) {
     if (desk.memory.data() != nullptr) lanes_->unpin(desk.memory.data());
@@ -127,6 +136,7 @@ std::int64_t Offload::add() {
 }
 void Offload::remove(std::int64_t id) {
   const std::lock_guard lock(mutex_);
+  free_sequences({&id, 1});
   pages_.remove(id);
 }
 std::int64_t Offload::length(std::int64_t id, int layer) const {
@@ -138,16 +148,15 @@ std::int64_t Offload::length(std::int64_t id, int layer) const {
   return pages_.of(id).keys[static_cast<std::size_t>(layer)];
 }
 
-void Offload::begin(void* stream) {
+void Offload::begin() {
   if (!broken_.empty()) throw Error(ErrorCode::driver, broken_);
   host_failure_->throw_if_set();
-  lanes_->use(stream);
-  lanes_->wait(Lane::compute, last_end_);
+  (void)end_graphs();
 }
 // The stream passes a call when all that it queued is done.
 void Offload::end() {
-  lanes_->wait(Lane::compute, written_);
-  last_end_ = lanes_->record(Lane::compute);
+  if (graph_ == nullptr) lanes_->wait(Lane::compute, written_);  // a capture comes behind all keys
+  work_->last_end = lanes_->record(Lane::compute);
 }
 void Offload::give_up(const Error& error) {
   if (error.code() == ErrorCode::driver && broken_.empty())
@@ -215,7 +224,10 @@ MarkPointer Offload::write_keys(const Call& given, const MarkPointer& start) {
 
 void Offload::append(const Call& call, void* stream) {
   const std::lock_guard lock(mutex_);
-  begin(stream);
+  begin();
+  use(call, false, stream);
+  lanes_->wait(Lane::compute, work_->last_end);
+  free_sequences(call.ids);
   pages_.append(call.ids, call.layer, call.new_keys);
   try {
     (void)write_keys(call, lanes_->record(Lane::compute));
@@ -231,15 +243,27 @@ void Offload::append(const Call& call, void* stream) {
 
 void Offload::attend(const Call& call, bool is_decoding, void* stream) {
   const std::lock_guard lock(mutex_);
-  begin(stream);
+  begin();
+  use(call, true, stream);
+  struct Stop {
+    Offload* pool;
+    ~Stop() {
+      if (pool->graph_ != nullptr) pool->stop_recording();
+    }
+  } const stop{this};
+  if (call.new_keys > 0) free_sequences(call.ids);
   pages_.append(call.ids, call.layer, call.new_keys);
   try {
-    const MarkPointer start = lanes_->record(Lane::compute);
-    const MarkPointer before = written_;
-    const MarkPointer written = write_keys(call, start);
-    // Copies of pages that were there need not wait for those that this call brings.
-    lanes_->wait(Lane::in, before);
-    if (is_decoding) promote(call, start);
+    lanes_->wait(Lane::compute, work_->last_end);
+    MarkPointer written;
+    if (graph_ == nullptr) {
+      const MarkPointer start = lanes_->record(Lane::compute);
+      const MarkPointer before = written_;
+      written = write_keys(call, start);
+      // Copies of pages that were there need not wait for those that this call brings.
+      lanes_->wait(Lane::in, before);
+      if (is_decoding) promote(call, start);
+    }
     Wanted wanted{.entries = {},
                   .layer = call.layer,
                   .rows = call.rows,
@@ -272,6 +296,7 @@ void Offload::attend(const Call& call, bool is_decoding, void* stream) {
 // Of a call that was refused in the middle nothing goes on, and its keys are not there.
 void Offload::undo(const Call& call, const Error* error) {
   pages_.take_back(call.ids, call.layer, call.new_keys);
+  if (graph_ != nullptr) return stop_recording();  // nothing was queued; what is wrong is the capture
   if (error != nullptr) give_up(*error);
   try {
     lanes_->finish_all();

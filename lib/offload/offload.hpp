@@ -5,6 +5,8 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -137,6 +139,30 @@ class Offload {
     Scratch numbers;  ///< those of the device
     MarkPointer end;
   };
+  /// What launches work in, and where they are: those that are done as they come, or those of one graph, which work in
+  /// the same memory each time that it is launched.
+  struct Work {
+    Scratch ring;
+    Scratch parts;
+    Scratch sums;
+    Scratch workspace;
+    Scratch lse;               ///< of a launch over some rows of a piece
+    std::size_t prepared = 0;  ///< bytes of the workspace that are as the last plan leaves them
+    std::vector<std::unique_ptr<Desk>> desks;
+    std::size_t next_desk = 0;
+    std::vector<MarkPointer> read;  ///< of each buffer of the ring: the kernel that read it last
+    std::int64_t next_buffer = 0;
+    MarkPointer last_end;
+    std::shared_ptr<HostMemory> host_workspace = std::make_shared<HostMemory>();
+  };
+  /// A graph that calls were captured into, until it has ended.
+  struct Graph {
+    RecordingPointer recording;
+    Work work;
+    std::vector<Scratch> outgrown;  ///< that nodes work in, before there was a larger one
+    std::set<std::int64_t> held;    ///< sequences whose pages nodes read
+    std::vector<std::shared_ptr<const api::Plan>> plans;
+  };
   /// Entries of one call that share launches, and what is theirs.
   struct View {
     const Call* call = nullptr;
@@ -154,7 +180,7 @@ class Offload {
   };
 
   // offload.cpp
-  void begin(void* stream);
+  void begin();
   void end();
   void give_up(const Error& error);
   void undo(const Call& call, const Error* error);
@@ -167,6 +193,15 @@ class Offload {
   [[nodiscard]] PageMemory device_pages(int layer) const;
   [[nodiscard]] DecodeBytes bytes_of(std::span<const std::int64_t> ids, int layer) const;
   [[nodiscard]] double share_of(const DecodeBytes& bytes) const;
+
+  // graphs.cpp
+  void use(const Call& call, bool attends, void* stream);
+  void stop_recording() noexcept;
+  bool end_graphs();
+  void free_sequences(std::span<const std::int64_t> ids);
+  void release(Work& work) noexcept;
+  [[nodiscard]] static std::size_t bytes_of(const Work& work);
+  [[nodiscard]] static std::size_t bytes_of(const Graph& graph);
 
   // eight_bits.cpp
   [[nodiscard]] Call with_eight_bits(const Call& call);
@@ -203,22 +238,14 @@ class Offload {
   HostMemory host_;
   bool is_pinned_ = false;
   Scratch device_;
-  Scratch ring_;
-  Scratch parts_;
-  Scratch sums_;
-  Scratch workspace_;
-  Scratch scales_;            ///< of pages of 8 bits: (layers, heads_kv) factors of K, as many of V
-  Scratch fresh_;             ///< new keys and values in 8 bits on their way to pages
-  Scratch lse_;               ///< of a launch over some rows of a piece
-  std::size_t prepared_ = 0;  ///< bytes of the workspace that are as the last plan leaves them
-  std::vector<std::unique_ptr<Desk>> desks_;
-  std::size_t next_desk_ = 0;
-  std::vector<MarkPointer> read_;  ///< of each buffer of the ring: the kernel that read it last
-  std::int64_t next_buffer_ = 0;
-  MarkPointer written_;  ///< the last keys are in host memory
-  MarkPointer last_end_;
+  Scratch scales_;  ///< of pages of 8 bits: (layers, heads_kv) factors of K, as many of V
+  Scratch fresh_;   ///< new keys and values in 8 bits on their way to pages
+  Work own_;
+  std::vector<std::unique_ptr<Graph>> graphs_;
+  Graph* graph_ = nullptr;  ///< that this call is captured into
+  Work* work_ = &own_;      ///< of this call
+  MarkPointer written_;     ///< the last keys are in host memory
   std::map<std::string, std::shared_ptr<const api::Plan>> plans_;
-  std::shared_ptr<HostMemory> host_workspace_ = std::make_shared<HostMemory>();
   bool host_can_ = true;  ///< there is a program for the processors' part
   std::string host_refusal_;
   std::string rates_from_;

@@ -35,6 +35,16 @@ std::int64_t first_that_may_leave(const Sequence& s, std::int64_t sinks) {
   return -1;
 }
 
+void refuse_held(std::int64_t id, const Sequence& s, std::string_view what) {
+  if (s.holds == 0) return;
+  throw Error(
+      ErrorCode::usage,
+      fmt::format("sequence {} cannot {}: a graph that was captured reads its pages where they are; destroy the "
+                  "graph and what was instantiated from it before",
+                  id, what),
+      std::to_string(id));
+}
+
 }  // namespace
 
 std::int64_t Sequence::resident() const {
@@ -53,10 +63,24 @@ std::int64_t Pages::add() {
 
 void Pages::remove(std::int64_t id) {
   const Sequence& s = of(id);
+  refuse_held(id, s, "be removed");
   for (const std::int32_t page : s.host) give_back(free_host_, page);
   for (const std::int32_t slot : s.device)
     if (slot != kNoSlot) give_back(free_device_, slot);
   sequences_.erase(id);
+}
+
+void Pages::hold(std::int64_t id) {
+  (void)of(id);
+  ++sequences_.at(id).holds;
+}
+void Pages::let_go(std::int64_t id) {
+  HEED_CHECK(is_held(id));
+  --sequences_.at(id).holds;
+}
+bool Pages::is_held(std::int64_t id) const {
+  const auto at = sequences_.find(id);
+  return at != sequences_.end() && at->second.holds > 0;
 }
 
 const Sequence& Pages::of(std::int64_t id) const {
@@ -73,6 +97,7 @@ std::int32_t Pages::slot_for(std::int64_t id) {
   std::int64_t victim = -1;
   std::int64_t most_pages = 0;
   for (auto& [other, s] : sequences_) {
+    if (s.holds > 0) continue;
     const std::int64_t first = first_that_may_leave(s, sizes_.sink_pages);
     const std::int64_t pages = s.resident() + (other == id ? 1 : 0);
     if (first < 0 || pages <= most_pages) continue;
@@ -96,6 +121,7 @@ void Pages::append(const std::vector<std::int64_t>& ids, int layer, std::int64_t
     const Sequence& s = of(id);
     if (!seen.insert(id).second)
       throw Error(ErrorCode::usage, fmt::format("sequence {} is named twice in one call", id), std::to_string(id));
+    if (count > 0) refuse_held(id, s, "have new keys");
     needed += std::max<std::int64_t>(0, pages_of(s.keys[l] + count) - static_cast<std::int64_t>(s.host.size()));
   }
   if (needed > free_host())

@@ -27,6 +27,7 @@ struct Sequence {
   std::vector<std::int32_t> host;    ///< numbers of pages
   std::vector<std::int32_t> device;  ///< slots of the device, kNoSlot: the page is in host memory alone
   std::vector<std::int64_t> keys;    ///< of each layer
+  int holds = 0;                     ///< graphs whose nodes read the pages: where they are, they stay
 
   [[nodiscard]] std::int64_t resident() const;
 };
@@ -45,13 +46,18 @@ class Pages {
   explicit Pages(const PagesSizes& sizes);
 
   [[nodiscard]] std::int64_t add();
-  /// Its pages are free. @throws Error(usage) for a sequence that there is not
+  /// Its pages are free. @throws Error(usage) for a sequence that there is not, or is held
   void remove(std::int64_t id);
+  /// It has no new keys, and its pages do not leave the device, until it was let go as often.
+  void hold(std::int64_t id);
+  void let_go(std::int64_t id);
+  [[nodiscard]] bool is_held(std::int64_t id) const;
   [[nodiscard]] const Sequence& of(std::int64_t id) const;  ///< @throws Error(usage)
 
   /// `count` more keys of a layer in each sequence. Pages that are new go to the device, in the place of the oldest
   /// page that is no sink of the sequence that has most there. Nothing is changed where it throws.
-  /// @throws OutOfRoom where the pool is full, Error(usage) for a sequence that there is not, or is named twice
+  /// @throws OutOfRoom where the pool is full, Error(usage) for a sequence that there is not, is named twice, or is
+  /// held
   void append(const std::vector<std::int64_t>& ids, int layer, std::int64_t count);
   /// The last `count` keys of a layer are none: what append did, where they could not be written.
   void take_back(const std::vector<std::int64_t>& ids, int layer, std::int64_t count);

@@ -33,7 +33,7 @@ double seconds_of(const std::function<void()>& run) {
 double Offload::link_rate() {
   const auto bytes = static_cast<std::size_t>(config_.page_bytes() * config_.chunk_pages);
   const double seconds = seconds_of([&] {
-    lanes_->copy_in(Lane::in, ring_.at, host_.data(), bytes);
+    lanes_->copy_in(Lane::in, work_->ring.at, host_.data(), bytes);
     lanes_->finish(lanes_->record(Lane::in));
   });
   return static_cast<double>(bytes) / seconds;
@@ -58,7 +58,7 @@ std::pair<double, double> Offload::attention_rate(Place place, std::int64_t rows
   const std::int64_t all_bytes = aligned(q_bytes) + aligned(o_bytes) + config_.heads * rows * 4;
   HostMemory own;
   if (on_host) own = HostMemory(static_cast<std::size_t>(all_bytes), lanes_->node());
-  std::byte* const room = on_host ? own.data() : at_least(parts_, static_cast<std::size_t>(all_bytes));
+  std::byte* const room = on_host ? own.data() : at_least(work_->parts, static_cast<std::size_t>(all_bytes));
   Call call;
   call.rows = rows;
   call.scale = 1;
@@ -69,7 +69,7 @@ std::pair<double, double> Offload::attention_rate(Place place, std::int64_t rows
   auto* const lse = reinterpret_cast<float*>(o + aligned(o_bytes));
   const View view{&call, 0, 1};
   std::int64_t numbers = 0;
-  next_buffer_ = 0;
+  work_->next_buffer = 0;
   std::vector<Piece> pieces = {std::move(piece)};
   const Launch launch = lay_out(view, pieces, numbers)[0];
   Desk& desk = desk_of(static_cast<std::size_t>(numbers) * 4, static_cast<std::size_t>(numbers) * 4);
@@ -81,8 +81,8 @@ std::pair<double, double> Offload::attention_rate(Place place, std::int64_t rows
     heed_plan_info known;
     heed_plan_info_init(&known);
     plan->info(known);
-    if (known.workspace_bytes > host_workspace_->bytes())
-      host_workspace_ = std::make_shared<HostMemory>(known.workspace_bytes, lanes_->node());
+    if (known.workspace_bytes > work_->host_workspace->bytes())
+      work_->host_workspace = std::make_shared<HostMemory>(known.workspace_bytes, lanes_->node());
     heed_tensors t;
     heed_tensors_init(&t);
     t.q = room;
@@ -95,8 +95,8 @@ std::pair<double, double> Offload::attention_rate(Place place, std::int64_t rows
     take_host_scales(t, 0);
     if (!is_timed) return {};
     seconds = seconds_of([&] {
-      if (host_workspace_->data() != nullptr) plan->prepare(host_workspace_->data(), nullptr);
-      plan->run(&t, 1, host_workspace_->data(), nullptr, 0);
+      if (work_->host_workspace->data() != nullptr) plan->prepare(work_->host_workspace->data(), nullptr);
+      plan->run(&t, 1, work_->host_workspace->data(), nullptr, 0);
     });
   } else {
     if (!is_timed) {
@@ -119,7 +119,7 @@ std::pair<double, double> Offload::attention_rate(Place place, std::int64_t rows
 void Offload::measure() {
   const Rates given = config_.rates;
   Rates& rates = config_.rates;
-  lanes_->use(nullptr);
+  (void)lanes_->use(nullptr);
   rates_from_ = given.link > 0 && given.host > 0 && given.device > 0 && given.device_flops > 0 ? "given"
                 : given == Rates{} ? "measured when the pool was made"
                                    : "measured when the pool was made, but those that were given";

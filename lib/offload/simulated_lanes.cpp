@@ -53,7 +53,8 @@ class SimulatedLanes final : public Lanes {
     all.seconds_host = queues_[static_cast<int>(Lane::host)].seconds;
     return all;
   }
-  void use(void*) override {}
+  [[nodiscard]] RecordingPointer use(void*) override { return nullptr; }
+  void stop_recording() noexcept override {}
 
   [[nodiscard]] void* allocate(std::size_t bytes) override {
     const std::size_t whole =

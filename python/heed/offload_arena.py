@@ -3,6 +3,7 @@
     python -m heed.offload_arena --device cuda -o offload.json        32k to 256k tokens, a quarter of them granted
     python -m heed.offload_arena --device cpu --quick                 a simulated GPU: whether it runs, not how fast it is
     python -m heed.offload_arena --tokens 65536 --granted 16384 --layers 4
+    python -m heed.offload_arena --tokens 262144 --limit 420 -o evidence/h200/offload.json
 
 | contender | keys and values |
 | --- | --- |
@@ -14,17 +15,20 @@
 | transformers_offloaded | DynamicCache(offloading=True) of Transformers, scaled_dot_product_attention |
 
 A step is one token that comes behind the others, or the rows of a chunk of a prompt whose keys are there, through every layer. Times are of a step on the host's clock, from an idle device to an idle device:
-medians of interleaved pairs, with 95% intervals of the ratio to "heed". Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted.
+medians of interleaved pairs, with 95% intervals of the ratio to "heed". Beside them, of "heed": bytes over the link and the share of its rate that they are, how busy link, kernels and processors
+were and how much of the link's time a kernel ran (heed.offload_activity), and the share of the least time that link and kernels allow: all on the GPU, or the bytes at the link's rate, whichever
+takes longer. Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted.
 """
 
 import argparse
 import datetime
 import json
 import sys
+import textwrap
 import time
 from pathlib import Path
 
-from heed import __version__
+from heed import __version__, offload_activity
 from heed.arena_files import Failure, check_writable, usage, write
 from heed.measure import measure_pair
 
@@ -35,6 +39,7 @@ MOST_SIGMAS = 5.6
 TOKENS = (32768, 131072, 262144)
 CHUNK = 16384  # rows of a step of prefill
 STEPS = 3  # of one block of a pair
+MOST_REASON = 150  # characters of a refusal in the table; the evidence has all of it
 
 
 def options_of(arguments):
@@ -48,12 +53,16 @@ def options_of(arguments):
     parser.add_argument("--kv-dtype", choices=tuple(LARGEST), help="pages of 8 bits, measured beside those of --dtype")
     parser.add_argument("--link-bandwidth", type=float, default=0.0, help="of a simulated GPU, bytes per second")
     parser.add_argument("--quads", type=int, default=10, help="interleaved quadruples of blocks of a pair")
+    parser.add_argument("--limit", type=float, help="seconds after which no other contender begins; what was left out is said in the evidence")
     parser.add_argument("--quick", action="store_true", help="small contexts and few steps: whether it runs")
     parser.add_argument("-o", "--output", type=Path, help="the evidence as JSON; standard output by default")
     options = parser.parse_args(arguments)
     for name in ("layers", "rows", "quads"):
         if getattr(options, name) < 1:
             raise usage(f"--{name} is {getattr(options, name)}; it must be at least 1")
+    if options.limit is not None and not options.limit > 0:
+        raise usage(f"--limit is {options.limit}; it must be a positive number of seconds")
+    options.end = None if options.limit is None else time.monotonic() + options.limit
     options.heads, options.heads_kv, options.dim = HEADS, HEADS_KV, DIM
     if options.quick:
         options.tokens, options.rows, options.quads, options.layers = options.tokens or [1024], min(options.rows, 128), 2, min(options.layers, 2)
@@ -63,6 +72,26 @@ def options_of(arguments):
         if tokens < 64 or not 0 <= (options.granted or 0) <= tokens:
             raise usage(f"--tokens is {tokens} and --granted {options.granted}; a context has 64 tokens or more, and at most all of them are granted")
     return options
+
+
+def offloaded_cache(device):
+    """Transformers' own. On processors it is the same without the stream that it copies on."""
+    from transformers import DynamicCache
+
+    if device == "cuda":
+        return DynamicCache(offloading=True)
+
+    class OnProcessors(DynamicCache):
+        def prefetch(self, index, only_non_sliding=True):
+            self.layers[index % len(self.layers)].prefetch()
+
+        def update(self, keys, values, index, *arguments, **options):
+            self.prefetch(index + 1)
+            both = self.layers[index].update(keys, values, *arguments, **options)
+            self.layers[index].offload()
+            return both
+
+    return OnProcessors()
 
 
 class Context:
@@ -131,15 +160,14 @@ class Context:
         return step
 
     def transformers_offloaded(self, _steps):
-        from transformers import DynamicCache
-
-        cache = DynamicCache(offloading=True)
+        cache = offloaded_cache(self.o.device)
         # Layers are there before the first one is fetched ahead.
         for _ in range(self.o.layers):
             cache.layers.append(cache.layer_class_to_replicate())
         for layer, (k, v) in enumerate(self.past()):
             cache.layers[layer].update(k, v)
             cache.layers[layer].offload()
+        cache.prefetch(0)  # a step fetches the layer behind each, and its last one the first
 
         def step():
             return [self.sdpa(*cache.update(k, v, layer)) for layer, (k, v) in enumerate(self.new)]
@@ -151,13 +179,13 @@ class Context:
         makers = {
             "heed": lambda steps: self.pool(granted, steps),
             "heed_streamed": lambda steps: self.pool(granted, steps, streamed_share=1.0),
+            "transformers_offloaded": self.transformers_offloaded,
             "heed_resident": lambda steps: self.pool(self.room(steps), steps),
+            "torch_resident": self.torch_resident,
         }
         if self.o.kv_dtype:
             scale = MOST_SIGMAS / LARGEST[self.o.kv_dtype]
             makers[f"heed_{self.o.kv_dtype}"] = lambda steps: self.pool(granted, steps, kv_dtype=self.o.kv_dtype, k_scale=scale, v_scale=scale)
-        if self.o.device == "cuda":
-            makers |= {"torch_resident": self.torch_resident, "transformers_offloaded": self.transformers_offloaded}
         return makers
 
 
@@ -181,11 +209,18 @@ def row_of(torch, options, tokens, rows):
     row = {"suite": "offload", "workload": text, "mode": mode, "layers": options.layers, "granted_tokens": granted, "contenders": {}, "refused": {}}
     makers = context.makers(granted)
     count = STEPS if rows == 1 else 1
-    # Steps of a contender: one before, and two blocks of each quadruple of each pair.
-    steps = 1 + 2 * count * options.quads * len(makers)
-    base = makers.pop("heed")(steps)
-    expected = base()
+    # Steps of a contender: one before, two blocks of each quadruple of each pair, and two blocks of "heed" alone.
+    steps = 1 + 2 * count * options.quads * len(makers) + 2 * count
+    began = time.perf_counter()
+    try:
+        base = makers.pop("heed")(steps)
+        expected = base()
+    except (RuntimeError, MemoryError, NotImplementedError) as refusal:
+        raise Failure(f"{text}: {refusal}") from refusal
     for name, make in makers.items():
+        if options.end is not None and time.monotonic() > options.end:
+            row["refused"][name] = f"left out: the {options.limit:g} seconds of --limit were over"
+            continue
         print(f"  {text}: heed beside {name}", file=sys.stderr, flush=True)
         try:
             other = make(steps)
@@ -197,25 +232,44 @@ def row_of(torch, options, tokens, rows):
         other = None
         if options.device == "cuda":
             torch.cuda.empty_cache()
-    before, begin = base.kv.info(), time.perf_counter()
-    one_us = us_of(torch, options.device, base, count)
-    after = base.kv.info()
-    row["heed_us"] = one_us
-    row["bytes_in"] = (after["bytes_in"] - before["bytes_in"]) / count
-    row["link_utilisation"] = row["bytes_in"] / (one_us * 1e-6) / after["link_rate"]
-    row["rates"] = {name: after[name] for name in ("link_rate", "host_rate", "device_rate", "device_flops")}
-    row["explain"] = base.kv.explain()
-    row["seconds"] = time.perf_counter() - begin
-    return row
+    row["seconds"] = time.perf_counter() - began
+    return row | of_base(torch, options, base, count, row["contenders"])
+
+
+def of_base(torch, options, step, count, contenders):
+    """What only "heed" is asked: its time, bytes over the link, who was busy, the least time that there could be."""
+    before = step.kv.info()
+    us = us_of(torch, options.device, step, count)
+    after = step.kv.info()
+    found = {"heed_us": us, "bytes_in": (after["bytes_in"] - before["bytes_in"]) / count}
+    link_us = found["bytes_in"] / after["link_rate"] * 1e6
+    found["link_utilisation"] = link_us / us
+    kernel_us = contenders["heed_resident"]["us"] if "heed_resident" in contenders else None
+    found["least"] = {"link_us": link_us, "resident_us": kernel_us, "share": max(link_us, kernel_us or 0.0) / us}
+    try:
+        found["activity"] = offload_activity.of_steps(torch, step.kv, step, count)
+    except (RuntimeError, ImportError, AttributeError) as refusal:
+        found["activity"] = {"refused": str(refusal).splitlines()[0]}
+    found["rates"] = {name: after[name] for name in ("link_rate", "host_rate", "device_rate", "device_flops")}
+    found["explain"] = step.kv.explain()
+    return found
 
 
 def table(evidence):
     """Lines that a person reads."""
-    lines = [f"{'workload':52} {'granted':>8} {'heed us':>10} {'link':>6}  ratio of the others' times to heed's"]
+    lines = [f"{'workload':52} {'granted':>8} {'':22} {'us':>10}  time / heed's      95% interval  max difference"]
     for row in evidence["rows"]:
-        ratios = "  ".join(f"{name} {c['ratio']['value']:.2f} [{c['ratio']['low']:.2f}, {c['ratio']['high']:.2f}]" for name, c in row["contenders"].items())
-        lines.append(f"{row['workload']:52} {row['granted_tokens']:8} {row['heed_us']:10.0f} {100 * row['link_utilisation']:5.0f}%  {ratios}")
-        lines += [f"    no {name}: {why}" for name, why in row["refused"].items()]
+        lines.append(f"{row['workload']:52} {row['granted_tokens']:8} {'heed':22} {row['heed_us']:10.0f}")
+        for name, c in row["contenders"].items():
+            lines.append(f"{'':61} {name:22} {c['us']:10.0f}  {c['ratio']['value']:13.2f}  {'[%.2f, %.2f]' % (c['ratio']['low'], c['ratio']['high']):>16}  {c['max_difference']:14.1e}")
+        lines.append(f"  over the link {row['bytes_in'] / 1e9:.3f} GB a step, {100 * row['link_utilisation']:.0f}% of its rate; {100 * row['least']['share']:.0f}% of the least time of link and kernels")
+        activity = row["activity"]
+        if "refused" in activity:
+            lines.append(f"  busy: not known: {activity['refused']}")
+        else:
+            overlap = "no copies" if activity["overlap"] is None else f"a kernel ran during {100 * activity['overlap']:.0f}% of the link's time"
+            lines.append(f"  busy: link {100 * activity['link_busy']:.0f}%, kernels {100 * activity['kernel_busy']:.0f}%, processors {100 * activity['processors_busy']:.0f}%; {overlap} ({activity['from']})")
+        lines += [f"  no {name}: {textwrap.shorten(why, MOST_REASON, placeholder=' ..')}" for name, why in row["refused"].items()]
     return "\n".join(lines)
 
 
@@ -228,9 +282,15 @@ def measure(options):
     if options.device == "cuda" and not torch.cuda.is_available():
         raise Failure("there is no GPU; --device cpu simulates one")
     evidence = {"schema": 1, "what": "offload", "heed": __version__, "torch": torch.__version__, "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"), **c_api.of_this_machine(options.device), "suites": ["offload"], "rows": []}
+    if options.limit is not None:
+        evidence["limit_s"] = options.limit
     with torch.no_grad():
         for tokens in options.tokens:
-            evidence["rows"] += [row_of(torch, options, tokens, rows) for rows in (1, min(options.rows, tokens))]
+            for rows in (1, min(options.rows, tokens)):
+                evidence["rows"].append(row_of(torch, options, tokens, rows))
+                evidence["table"] = table(evidence)
+                if options.output:  # a run that is stopped leaves the rows that it had
+                    write(options.output, json.dumps(evidence, indent=1) + "\n")
     return evidence
 
 
@@ -240,12 +300,9 @@ def main(arguments=None):
         if options.output:
             check_writable(options.output)
         evidence = measure(options)
-        print(table(evidence), file=sys.stderr)
-        text = json.dumps(evidence, indent=1)
-        if options.output:
-            write(options.output, text + "\n")
-        else:
-            print(text)
+        print(evidence["table"], file=sys.stderr)
+        if not options.output:
+            print(json.dumps(evidence, indent=1))
         return 0
     except Failure as failure:
         print(f"heed.offload_arena: {failure}", file=sys.stderr)

@@ -11,6 +11,8 @@
 #include "lib/merge/merge_partials.hpp"
 #include "lib/padding/copy_rows.hpp"
 #include "lib/quantise/quantise_rows.hpp"
+#include "stub_copy.hpp"
+#include "stub_graph.hpp"
 
 // Headers name some functions with macros that add a version; libcuda exports both names, and Heed asks for these.
 #undef cuDeviceTotalMem
@@ -23,11 +25,13 @@
 #undef cuEventSynchronize
 #undef cuStreamBeginCapture
 #undef cuStreamGetCtx
-#undef cuStreamIsCapturing
 #undef cuLaunchHostFunc
 #undef cuMemHostRegister
 
 namespace {
+
+using heed::stub::is_taken;
+using heed::stub::kCapturing;
 
 struct Gpu {
   const char* name;
@@ -47,7 +51,6 @@ CUcontext context_of(int device) {
   return reinterpret_cast<CUcontext>(static_cast<std::uintptr_t>(0x100 + device));
 }
 thread_local CUcontext current = nullptr;
-int encoded = 0;
 int launched = 0;
 int allocated_or_waited = 0;
 unsigned attributes_of_last = 0;
@@ -58,7 +61,6 @@ std::size_t set_aside = 0;
 const auto kForward = reinterpret_cast<CUfunction>(0x22);
 const auto kCopies = reinterpret_cast<CUfunction>(0x33);
 const auto kMerge = reinterpret_cast<CUfunction>(0x44);
-const auto kCapturing = reinterpret_cast<CUstream>(0x88);
 const auto kQuantise = reinterpret_cast<CUfunction>(0x55);
 heed::quantise::Pass passes[16];
 int pass_count = 0;
@@ -67,37 +69,42 @@ heed::listing::Pass last_listing;
 int listed = 0;
 heed::merge::Merge last_merge{};
 int merged = 0;
+// Where a forward launch writes the first word of its first page of K, behind parameters and a map.
+constexpr std::size_t kSeen = sizeof(heed::FeatureParams) + sizeof(CUtensorMap);
+float merge_saw[2][2 * heed::merge::kMostPartials];
+bool looks_at_pages = false;
 int in_use = 0;      // allocations and pinned ranges that have not been given back
 char refused = ' ';  // what the driver refuses: 'p' to pin, 'm' memory, 'c' to copy
 
-void copy(const heed::padding::RowCopy& t) {
-  for (long long b = 0; b < t.batch; ++b)
-    for (int h = 0; h < t.heads; ++h)
-      for (int r = 0; r < t.rows; ++r)
-        for (int c = 0; c < t.to_dim; ++c) {
-          const auto width = static_cast<std::size_t>(t.element_bytes);
-          const auto place = [&](const heed::TensorStrides& s, long long step) {
-            return (b * s.batch + h * s.head + r * s.row + c * step) * t.element_bytes;
-          };
-          char* const to = static_cast<char*>(t.to) + place(t.to_strides, t.to_step);
-          if (c < t.from_dim)
-            std::memcpy(to, static_cast<const char*>(t.from) + place(t.from_strides, t.from_step), width);
-          else
-            std::memset(to, 0, width);
-        }
+// A launch that is captured has parameters of its own.
+bool is_taken_launch(const CUlaunchConfig& config, CUfunction function, void** arguments) {
+  using heed::stub::copied;
+  if (config.hStream != kCapturing) return false;
+  std::shared_ptr<void> maps;
+  std::shared_ptr<void> parameters;
+  if (function == kCopies) parameters = copied<heed::padding::RowCopies>(arguments[0]);
+  if (function == kMerge) parameters = copied<heed::merge::Merge>(arguments[0]);
+  if (function == kForward) {
+    parameters = copied<heed::FeatureParams>(arguments[0]);
+    maps = copied<heed::TensorMaps>(arguments[1]);
+  }
+  CUlaunchConfig own = config;
+  own.hStream = nullptr;
+  own.attrs = nullptr;
+  own.numAttrs = 0;
+  return parameters != nullptr && is_taken(kCapturing, [=] {
+           void* all[] = {parameters.get(), maps.get()};
+           if (cuLaunchKernelEx(&own, function, all, nullptr) != CUDA_SUCCESS) std::abort();
+         });
 }
 
 }  // namespace
 
 extern "C" {
 
-int stub_encoded() {
-  return encoded;
-}
 int stub_launched() {
   return launched;
 }
-/// Allocations, copies and waits.
 int stub_allocated_or_waited() {
   return allocated_or_waited;
 }
@@ -107,6 +114,13 @@ const heed::merge::Merge* stub_merge() {
 }
 int stub_merged() {
   return merged;
+}
+/// What the last merge found, or the one before: of each part the first log-sum-exp, the first word of K that it saw.
+const float* stub_merge_saw(int back) {
+  return merge_saw[(merged + 1 + back) % 2];
+}
+void stub_look_at_pages(bool looks) {
+  looks_at_pages = looks;
 }
 /// The last pass that listed blocks of keys, and how many there were.
 const heed::listing::Pass* stub_listing() {
@@ -255,11 +269,13 @@ CUresult cuFuncSetAttribute(CUfunction function, CUfunction_attribute attribute,
   return ok ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 // Memory is the host's: what is set can be read by the test.
-CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char value, std::size_t count, CUstream) {
+CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char value, std::size_t count, CUstream stream) {
+  if (is_taken(stream, [=] { cuMemsetD8Async(to, value, count, nullptr); })) return CUDA_SUCCESS;
   std::memset(reinterpret_cast<void*>(to), value, count);
   return CUDA_SUCCESS;
 }
-CUresult cuMemsetD32Async(CUdeviceptr to, unsigned value, std::size_t count, CUstream) {
+CUresult cuMemsetD32Async(CUdeviceptr to, unsigned value, std::size_t count, CUstream stream) {
+  if (is_taken(stream, [=] { cuMemsetD32Async(to, value, count, nullptr); })) return CUDA_SUCCESS;
   for (std::size_t i = 0; i < count; ++i) reinterpret_cast<unsigned*>(to)[i] = value;
   return CUDA_SUCCESS;
 }
@@ -292,15 +308,13 @@ CUresult cuMemHostUnregister(void*) {
   --in_use;
   return CUDA_SUCCESS;
 }
-CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus* status) {
-  *status = stream == kCapturing ? CU_STREAM_CAPTURE_STATUS_ACTIVE : CU_STREAM_CAPTURE_STATUS_NONE;
-  return CUDA_SUCCESS;
-}
-CUresult cuLaunchHostFunc(CUstream, CUhostFn function, void* argument) {
+CUresult cuLaunchHostFunc(CUstream stream, CUhostFn function, void* argument) {
+  if (is_taken(stream, [=] { function(argument); })) return CUDA_SUCCESS;
   function(argument);
   return CUDA_SUCCESS;
 }
-CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr to, const void* from, std::size_t bytes, CUstream) {
+CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr to, const void* from, std::size_t bytes, CUstream stream) {
+  if (is_taken(stream, [=] { cuMemcpyHtoDAsync_v2(to, from, bytes, nullptr); })) return CUDA_SUCCESS;
   ++allocated_or_waited;
   if (refused == 'c') return CUDA_ERROR_ILLEGAL_ADDRESS;
   std::memcpy(reinterpret_cast<void*>(to), from, bytes);
@@ -323,34 +337,26 @@ CUresult cuEventSynchronize(CUevent) {
   ++allocated_or_waited;
   return CUDA_SUCCESS;
 }
-CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType type, cuuint32_t rank, void* address,
-                                const cuuint64_t* dims, const cuuint64_t* strides, const cuuint32_t* box,
-                                const cuuint32_t* steps, CUtensorMapInterleave interleave, CUtensorMapSwizzle swizzle,
-                                CUtensorMapL2promotion, CUtensorMapFloatOOBfill fill) {
-  if (reinterpret_cast<std::uintptr_t>(map) % 64 != 0 || type != CU_TENSOR_MAP_DATA_TYPE_FLOAT16 || rank != 4 ||
-      box[2] != 1 || box[3] != 1 || steps[0] != 1 || steps[3] != 1 || interleave != CU_TENSOR_MAP_INTERLEAVE_NONE ||
-      swizzle == CU_TENSOR_MAP_SWIZZLE_NONE || fill != CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE)
-    return CUDA_ERROR_INVALID_VALUE;
-  ++encoded;
-  map->opaque[0] = reinterpret_cast<cuuint64_t>(address);
-  for (int i = 0; i < 4; ++i) map->opaque[1 + i] = dims[i];
-  for (int i = 0; i < 3; ++i) map->opaque[5 + i] = strides[i];
-  return CUDA_SUCCESS;
-}
 // Writes to O: the parameters as they came, then what the map of K says.
 CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction function, void** arguments, void** extra) {
   if (current == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
+  if (is_taken_launch(*config, function, arguments)) return CUDA_SUCCESS;
   if (function == kCopies) {
     if (config->gridDimY < 1 || config->gridDimY > 3 || config->blockDimX != heed::padding::kCopyThreads)
       return CUDA_ERROR_INVALID_VALUE;
     for (unsigned i = 0; i < config->gridDimY; ++i)
-      copy(static_cast<const heed::padding::RowCopies*>(arguments[0])->tensors[i]);
+      heed::stub::copy(static_cast<const heed::padding::RowCopies*>(arguments[0])->tensors[i]);
     ++launched;
     return CUDA_SUCCESS;
   }
   if (function == kMerge) {
     if (config->blockDimX != heed::merge::kMergeThreads) return CUDA_ERROR_INVALID_VALUE;
     last_merge = *static_cast<const heed::merge::Merge*>(arguments[0]);
+    float* const saw = merge_saw[merged % 2];
+    for (int i = 0; i < last_merge.count; ++i) {
+      saw[2 * i] = last_merge.partials[i].lse[0];
+      std::memcpy(saw + 2 * i + 1, static_cast<const char*>(last_merge.partials[i].o) + kSeen, sizeof(float));
+    }
     ++merged;
     return CUDA_SUCCESS;
   }
@@ -385,6 +391,10 @@ CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction function, voi
   if (reinterpret_cast<std::uintptr_t>(maps) % 64 != 0) return CUDA_ERROR_MISALIGNED_ADDRESS;
   std::memcpy(params->o, params, sizeof *params);
   std::memcpy(static_cast<char*>(params->o) + sizeof *params, maps->k.opaque, sizeof maps->k.opaque);
+  if (looks_at_pages && params->page_table != nullptr)
+    std::memcpy(static_cast<char*>(params->o) + kSeen,
+                static_cast<const char*>(params->k) + params->page_table[0] * params->k_strides.batch * 2,
+                sizeof(float));
   return CUDA_SUCCESS;
 }
 }

@@ -170,24 +170,61 @@ TEST_F(GpuOffload, RatesAreMeasured) {
   std::printf("%s", pool.explain({id}).c_str());
 }
 
-TEST_F(GpuOffload, StreamsThatAreCapturedAreRefused) {
+// A call that is captured, and launches of its graph in place of calls.
+CUgraphExec captured = nullptr;
+heed_status capture_decode(heed_offload* pool, const heed_offload_call* call, void* stream) {
   const CudaDriver& cuda = cuda_driver();
-  OnDevice tensors;
-  const Pool pool(config(programs_of("fwd_sm80"), 64, 4));
-  ASSERT_NE(pool.pool, nullptr);
-  PoolCase one(pool, {pool.add()}, 3, &tensors);
-  ASSERT_EQ(one.run(0, 10, 1, &heed_offload_decode), HEED_OK) << heed_last_error();
-  const auto stream = static_cast<CUstream>(tensors.stream());
-  ASSERT_EQ(cuda.stream_begin_capture(stream, CU_STREAM_CAPTURE_MODE_RELAXED), CUDA_SUCCESS);
-  heed_offload_call call = one.call();
-  call.len_k = 0;
-  EXPECT_EQ(heed_offload_decode(pool.pool, &call, stream), HEED_INVALID_ARGUMENT);
-  EXPECT_THAT(heed_last_error(), ::testing::HasSubstr("is being captured into a graph"));
+  auto* const queue = static_cast<CUstream>(stream);
+  EXPECT_EQ(cuda.stream_begin_capture(queue, CU_STREAM_CAPTURE_MODE_GLOBAL), CUDA_SUCCESS);
+  const heed_status status = heed_offload_decode(pool, call, stream);
   CUgraph graph = nullptr;
-  cuda.stream_end_capture(stream, &graph);
+  EXPECT_EQ(cuda.stream_end_capture(queue, &graph), CUDA_SUCCESS);
+  if (status == HEED_OK) {
+    EXPECT_EQ(cuda.graph_instantiate(&captured, graph, 0), CUDA_SUCCESS);
+    EXPECT_EQ(cuda.graph_launch(captured, queue), CUDA_SUCCESS);
+  }
   cuda.graph_destroy(graph);
-  ASSERT_EQ(one.run(0, 10, 1, &heed_offload_decode), HEED_OK) << heed_last_error();
-  one.check(4e-3);
+  return status;
+}
+heed_status launch_captured(heed_offload*, const heed_offload_call*, void* stream) {
+  return cuda_driver().graph_launch(captured, static_cast<CUstream>(stream)) == CUDA_SUCCESS ? HEED_OK
+                                                                                             : HEED_DRIVER_ERROR;
+}
+
+// The split of a captured step is fixed: each launch reads other queries, over all shares of the link.
+TEST_F(GpuOffload, DecodingStepsInAGraph) {
+  for (const double share : {0.0, 0.5, 1.0}) {
+    SCOPED_TRACE(share);
+    OnDevice tensors;
+    heed_offload_config c = config(programs_of("fwd_sm80"), 64, 4);
+    c.streamed_share = share;
+    c.chunks = 2;
+    c.chunk_pages = 3;
+    const Pool pool(c);
+    ASSERT_NE(pool.pool, nullptr);
+    const std::vector<std::int64_t> ids = {pool.add(), pool.add()};
+    PoolCase one(pool, ids, 3, &tensors);
+    ASSERT_EQ(one.run(0, 150, 1, &heed_offload_decode), HEED_OK) << heed_last_error();
+    ASSERT_EQ(one.run(0, 0, 3, &heed_offload_prefill), HEED_OK) << heed_last_error();  // tensors of most rows stay
+    EXPECT_EQ(one.run(0, 1, 1, &capture_decode), HEED_INVALID_ARGUMENT);
+    EXPECT_THAT(heed_last_error(), ::testing::HasSubstr("append them before the capture"));
+    ASSERT_EQ(one.run(0, 0, 1, &capture_decode), HEED_OK) << heed_last_error();
+    one.check(4e-3);
+    EXPECT_EQ(one.run(0, 1, 1, &heed_offload_decode), HEED_INVALID_ARGUMENT);
+    EXPECT_THAT(heed_last_error(), ::testing::HasSubstr("cannot have new keys: a graph"));
+    for (int i = 0; i < 20; ++i) {
+      ASSERT_EQ(one.run(0, 0, 1, &launch_captured), HEED_OK);
+      one.check(4e-3);
+      // Calls beside it work in memory of their own.
+      ASSERT_EQ(one.run(0, 0, 1 + i % 3, &heed_offload_prefill), HEED_OK) << heed_last_error();
+      one.check(4e-3);
+      if (HasFatalFailure()) return;
+    }
+    cuda_driver().graph_exec_destroy(captured);
+    captured = nullptr;
+    ASSERT_EQ(one.run(0, 5, 1, &heed_offload_decode), HEED_OK) << heed_last_error();
+    one.check(4e-3);
+  }
 }
 
 TEST_F(GpuOffload, MemoryThatTheGpuDoesNotHave) {

@@ -127,6 +127,23 @@ TEST(Offload, AFullPoolIsSaidAndSequencesMakeRoom) {
   expect_said(first.run(0, 0, 1, &heed_offload_decode), HEED_INVALID_ARGUMENT, "it was removed, or never added");
 }
 
+// As many threads of the processors' part as are asked for: one, and more than there are heads.
+TEST(Offload, OneThreadIsEnough) {
+  std::vector<std::vector<float>> results;
+  for (const int threads : {1, 2, 7}) {
+    heed_offload_config c = pool_config(32, 2);
+    c.threads = threads;
+    c.streamed_share = 0;
+    const Pool pool(c);
+    PoolCase one(pool, {pool.add()}, 3);
+    ASSERT_EQ(one.run(0, 200, 2, &heed_offload_decode), HEED_OK) << heed_last_error();
+    one.check(2e-5);
+    results.push_back(one.o());
+  }
+  EXPECT_EQ(results[0], results[1]);
+  EXPECT_EQ(results[0], results[2]);
+}
+
 // The same tables serve a plan of the library: pages are those of HEED_PAGED.
 TEST(Offload, PagesAreThoseOfPagedPlans) {
   const Pool pool(pool_config(16, 3));

@@ -1,6 +1,10 @@
 // Pages, planner and pieces of pools: bookkeeping alone, no memory.
 #include "offload/pages.hpp"
 
+#include <sys/resource.h>
+
+#include <algorithm>
+
 #include "offload/host_memory.hpp"
 #include "offload/offload.hpp"
 #include "offload/pieces.hpp"
@@ -67,6 +71,33 @@ TEST(OffloadPages, SequencesThatAreNotThere) {
   EXPECT_THROW((void)pages.of(id), Error);
   EXPECT_THROW(pages.append({7}, 0, 1), Error);
   EXPECT_NE(pages.add(), id) << "numbers do not come again";
+}
+
+// What a graph reads stays: other sequences get no page of it, and then none of the device.
+TEST(OffloadPages, HeldSequencesKeepTheirPages) {
+  Pages pages(kSizes);
+  const std::int64_t held = pages.add();
+  const std::int64_t other = pages.add();
+  pages.append({held}, 0, 4 * 8);
+  const std::vector<std::int32_t> slots = pages.of(held).device;
+  pages.hold(held);
+  pages.hold(held);
+  pages.append({other}, 0, 2 * 8);
+  EXPECT_EQ(pages.of(held).device, slots);
+  EXPECT_EQ(pages.of(other).resident(), 0);
+  for (int graph = 0; graph < 2; ++graph) {
+    EXPECT_THROW(pages.remove(held), Error);
+    EXPECT_THROW(pages.append({other, held}, 0, 1), Error);
+    pages.append({held}, 0, 0);
+    EXPECT_EQ(pages.of(other).keys[0], 16) << "nothing is changed where it throws";
+    pages.let_go(held);
+  }
+  EXPECT_FALSE(pages.is_held(held));
+  pages.append({other}, 0, 8);
+  EXPECT_EQ(pages.of(other).resident(), 1);
+  EXPECT_EQ(pages.of(held).resident(), 3);
+  pages.remove(held);
+  EXPECT_THROW(pages.hold(held), Error);
 }
 
 TEST(OffloadPages, RowsOfNewKeys) {
@@ -254,6 +285,26 @@ TEST(OffloadHostMemory, PagesFarFromTheDeviceAreSaid) {
   EXPECT_THAT(about_nodes(0, 1), ::testing::HasSubstr("numactl --cpunodebind=1 --membind=1"));
   EXPECT_EQ(about_nodes(-1, 1), "");
   EXPECT_EQ(about_nodes(0, -1), "");
+}
+
+// A node that the machine does not have, or that a container may not ask for, is no reason to fail.
+TEST(OffloadHostMemory, ANodeThatIsNotThereLeavesPagesWhereTheSystemPutsThem) {
+  for (const int node : {1000, 1 << 20, -1}) {
+    const HostMemory memory(10000, node);
+    EXPECT_EQ(memory.data()[9999], std::byte{0});
+  }
+}
+
+TEST(OffloadHostMemory, TheLimitOfLockedMemoryIsNamed) {
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_MEMLOCK, &before), 0);
+  rlimit low = before;
+  low.rlim_cur = std::min<rlim_t>(64 << 10, before.rlim_max);
+  ASSERT_EQ(::setrlimit(RLIMIT_MEMLOCK, &low), 0);
+  const std::string advice = advice_on_pinning();
+  ASSERT_EQ(::setrlimit(RLIMIT_MEMLOCK, &before), 0);
+  EXPECT_THAT(advice, ::testing::HasSubstr("(ulimit -l); raise that limit, or give the pool fewer host_pages"));
+  EXPECT_THAT(advice, ::testing::HasSubstr(readable(static_cast<double>(low.rlim_cur))));
 }
 
 TEST(OffloadHostMemory, MoreThanTheMachineHasIsRefused) {

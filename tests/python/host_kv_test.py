@@ -113,6 +113,27 @@ class Attention(unittest.TestCase):
         with self.assertRaisesRegex(IndexError, "no layer 3"):
             kv.layer(3)
 
+    @unittest.skipUnless(torch.cuda.is_available(), "there is no GPU")
+    def test_a_step_in_a_cuda_graph(self):
+        calls = Calls("cuda", torch.float16)
+        kv = pool("cuda")
+        q, k, v = calls.step(1, 300)
+        heed.attention(q, k, v, kv=kv, causal=True)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            o, lse = kv.attend(q, None, None, return_lse=True)
+        with self.assertRaisesRegex(ValueError, "cannot have new keys: a graph"):
+            kv.attend(q, k, v)
+        for _ in range(3):
+            q.copy_(calls.draw(HEADS, 1))
+            graph.replay()
+            wanted, wanted_lse = calls.wanted(q)
+            self.close(o, wanted)
+            torch.testing.assert_close(lse.double(), wanted_lse, atol=2e-3, rtol=1e-3)
+        graph.reset()
+        q, k, v = calls.step(1, 1)
+        self.close(kv.attend(q, k, v), calls.wanted(q)[0])
+
     def test_explain(self):
         kv, calls = pool(streamed_share=0.5), Calls("cpu", torch.float16)
         heed.attention(*calls.step(200, 200), kv=kv, causal=True)
@@ -172,14 +193,39 @@ class Arena(unittest.TestCase):
         self.assertIn("heed_streamed", said.getvalue())
         self.assertEqual([row["mode"] for row in evidence["rows"]], ["decode", "prefill"])
         for row in evidence["rows"]:
-            self.assertEqual(set(row["contenders"]), {"heed_streamed", "heed_resident"})
+            self.assertEqual(set(row["contenders"]), {"heed_streamed", "heed_resident", "torch_resident", "transformers_offloaded"})
             self.assertIn("int8", row["refused"]["heed_int8"])  # without programs for such pages
             for contender in row["contenders"].values():
                 self.assertLess(contender["max_difference"], 2e-2)
-        for wrong in (["--tokens", "3"], ["--layers", "0"], ["--granted", "9999", "--tokens", "512"]):
+            # Three quarters of 512 keys of two heads of 64 are not granted: what comes over the link is a share of 98 KB of K and as much of V, of two layers.
+            self.assertLessEqual(row["bytes_in"], 2 * 2 * 2 * 2 * 64 * 512)
+            self.assertGreater(row["link_utilisation"], 0) if row["mode"] == "prefill" else None
+            self.assertGreater(row["activity"]["kernel_busy"], 0)
+            self.assertIn("simulated GPU", row["activity"]["from"])
+            self.assertEqual(row["least"]["resident_us"], row["contenders"]["heed_resident"]["us"])
+        self.assertIn("of the link's time", said.getvalue())
+        self.assertIn(evidence["table"], said.getvalue())
+        self.assertEqual({len(line) > 200 for line in evidence["table"].splitlines()}, {False}, "documents quote it")
+
+    def test_a_limit_leaves_contenders_out(self):
+        from heed import offload_arena
+
+        with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()) as printed:
+            self.assertEqual(offload_arena.main(["--device", "cpu", "--quick", "--tokens", "512", "--limit", "1e-9"]), 0)
+        evidence = json.loads(printed.getvalue())
+        self.assertEqual(evidence["limit_s"], 1e-9)
+        for row in evidence["rows"]:
+            self.assertEqual(row["contenders"], {})
+            self.assertIn("--limit were over", row["refused"]["transformers_offloaded"])
+            self.assertGreater(row["heed_us"], 0)
+
+    def test_wrong_usage(self):
+        from heed import offload_arena
+
+        for wrong in (["--tokens", "3"], ["--layers", "0"], ["--limit", "0"], ["--granted", "9999", "--tokens", "512"]):
             with contextlib.redirect_stderr(io.StringIO()) as said:
                 self.assertEqual(offload_arena.main(wrong), 2)
-            self.assertIn("must be" if wrong[0] == "--layers" else "a context has", said.getvalue())
+            self.assertIn("must be" if wrong[0] in ("--layers", "--limit") else "a context has", said.getvalue())
 
 
 class Generation(unittest.TestCase):

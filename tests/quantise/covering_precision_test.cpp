@@ -58,13 +58,15 @@ TEST(CoveringPrecision, EveryModeOfACpuHasAProgram) {
 TEST(CoveringPrecision, CachesOf8BitsHaveProgramsOnACpu) {
   const DeviceFacts device = representative_cpu(*find_cpu_level("x86-64-v3"));
   const auto file = file_of(device, {"cache_e4m3", "cache_int8"});
-  EXPECT_EQ(file->records().size(), 36U);  // two element types, three dtypes, three head dims, two masks
+  EXPECT_EQ(file->records().size(), 54U);  // two element types, three dtypes, three head dims, three masks
   const Programs programs(file, device);
   for (const char* element : {"e4m3", "int8"})
     for (const char* dtype : {"fp16", "bf16", "fp32"})
       for (const int dim : {64, 128, 256})
-        for (const char* rest : {":key_lengths:page=16:quantised=kv/{}/tensor", ":quantised=k/{0}/token+v/{0}/channel",
-                                 ":causal_bottom_right:key_lengths:page=16:quantised=kv/{}/head"}) {
+        for (const char* rest :
+             {":key_lengths:page=16:quantised=kv/{}/tensor", ":quantised=k/{0}/token+v/{0}/channel",
+              ":causal_bottom_right:key_lengths:page=16:quantised=kv/{}/head", ":window=9/3:quantised=kv/{}/token",
+              ":causal_bottom_right:window=20:key_lengths:page=16:quantised=kv/{}/head"}) {
           const Workload w =
               parse_workload(fmt::format("b3h8hkv2l5k90d{}:{}", dim, dtype) + fmt::format(fmt::runtime(rest), element));
           EXPECT_NO_THROW((void)programs.select(w)) << to_string(w);
