@@ -164,7 +164,11 @@ class Cell {
 
   void add_plain(const Family& family, const Workload& w) {
     want(added_, family, w, device_, 0);
-    // Machine code of sm_80 also runs on 8.6 and 8.7, where tiles have to fit into 99 KiB of shared memory.
+    add_of_smaller(family, w);
+  }
+
+  // Machine code of sm_80 also runs on 8.6 and 8.7, where tiles have to fit into 99 KiB of shared memory.
+  void add_of_smaller(const Family& family, const Workload& w) {
     if (device_.arch != "sm_80") return;
     const DeviceFacts smaller = representative_gpu("sm_86");
     if (!family.refuses(w, smaller)) want(added_, family, w, smaller, 0);
@@ -212,6 +216,8 @@ class Cell {
       const Workload with_all = with_features(few, family->features());
       if (family->refuses(with_all, device_) || family->made_for(with_all, device_).empty()) continue;
       want(added_, *family, with_all, device_, 0);
+      add_of_smaller(*family, with_all);
+      add_of_smaller(*family, few);
       break;
     }
   }
