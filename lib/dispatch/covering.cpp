@@ -176,7 +176,7 @@ class Cell {
 
   void add_with_features(const Family& family, const Workload& w) {
     Features usual = family.features();
-    // A program of fwd_sm80 with features takes NVRTC 7 to 18 s where others take less than one. For Hopper it is the
+    // A program of fwd_sm80 with features takes NVRTC 2 to 18 s where others take about one. For Hopper it is the
     // one of what fwd_sm90_persistent lacks, and one is enough.
     const bool one_alone = family.name() == "fwd_sm80" && device_.compute_capability >= 90;
     // Norms and gates take registers where rows of O are written. Where a GPU's programs with them have other
