@@ -79,13 +79,17 @@ std::vector<dispatch::CoveringProgram> wanted(const BuildOptions& o, const Devic
   std::vector<dispatch::CoveringProgram> all = dispatch::covering_programs(device, options);
   std::vector<std::string> modes = o.precision;
   if (modes.empty()) modes = dispatch::precision_names();
-  if (modes != std::vector<std::string>{"none"})
-    for (dispatch::CoveringProgram& program : dispatch::precision_programs(device, options, modes))
-      all.push_back(std::move(program));
+  const auto add = [&](std::vector<dispatch::CoveringProgram> programs) {
+    for (dispatch::CoveringProgram& program : programs)  // programs of caches are those of pages, too
+      if (std::none_of(all.begin(), all.end(), [id = program.variant.id()](const dispatch::CoveringProgram& c) {
+            return c.variant.id() == id;
+          }))
+        all.push_back(std::move(program));
+  };
+  if (modes != std::vector<std::string>{"none"}) add(dispatch::precision_programs(device, options, modes));
   std::vector<Dtype> pages;
   for (const std::string& name : o.pages) pages.push_back(page_dtype(name));
-  for (dispatch::CoveringProgram& program : dispatch::page_programs(device, options, pages))
-    all.push_back(std::move(program));
+  add(dispatch::page_programs(device, options, pages));
   return all;
 }
 
@@ -157,14 +161,15 @@ int build(const BuildOptions& o) {
   struct Pending {
     dispatch::ProgramRecord record;
     std::string id;
-    std::future<jit::BuildOutcome> build;
+    int count = 0;  ///< problems of those drawn that it is the default of
+    std::future<jit::BuildOutcome> build{};
   };
   const auto builder = o.machine.builder();
   std::vector<Pending> pending;
   for (const DeviceFacts& device : devices) {
     if (device.kind == DeviceKind::cuda) {
       const auto add = [&](std::string_view name, const std::string& source, const char* entry, bool counts) {
-        Pending one{{}, std::string(name), {}};
+        Pending one{.record = {}, .id = std::string(name)};
         one.record.arch = device.arch;
         one.record.variant = name;
         one.record.origin = "library";
@@ -181,7 +186,7 @@ int build(const BuildOptions& o) {
       add(quantise::kLostProgram, quantise::lost_source(), quantise::kLostEntry, true);
     }
     for (const dispatch::CoveringProgram& program : wanted(o, device)) {
-      Pending one{{}, program.variant.id(), {}};
+      Pending one{.record = {}, .id = program.variant.id(), .count = program.count};
       one.record.arch = device.arch;
       one.record.workload = to_string(program.workload);
       one.record.variant = describe(program.variant);
@@ -191,6 +196,24 @@ int build(const BuildOptions& o) {
     }
   }
   const std::vector<dispatch::TunedEntry> tuned = tuned_entries(o, devices);
+  if (o.dry_run && o.machine.json) {
+    json programs = json::array();
+    for (const Pending& one : pending)
+      programs.push_back({{"arch", one.record.arch},
+                          {"workload", one.record.workload},
+                          {"variant", one.record.variant},
+                          {"origin", one.record.origin},
+                          {"problems", one.count}});
+    for (const dispatch::TunedEntry& entry : tuned)
+      if (!entry.variant.empty())
+        programs.push_back({{"arch", entry.arch},
+                            {"workload", entry.workload},
+                            {"variant", entry.variant},
+                            {"origin", "champion"},
+                            {"problems", 1}});
+    print(json_text(json{{"programs", std::move(programs)}}, 1) + "\n");
+    return 0;
+  }
   if (o.dry_run) {
     for (const Pending& one : pending) print(fmt::format("{}  {}  {}\n", one.record.arch, one.record.workload, one.id));
     const auto champions = std::count_if(tuned.begin(), tuned.end(), [](const auto& e) { return !e.variant.empty(); });

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <optional>
+#include <set>
 
 #include "device/device.hpp"
 #include "workload/features.hpp"
@@ -65,92 +67,183 @@ Workload sample_workload(Random& random, Dtype dtype, std::int64_t dim, MaskKind
   return reduced(w);
 }
 
+namespace {
+
+/// The programs of one dtype, head dim and mask.
+class Cell {
+ public:
+  Cell(const DeviceFacts& device, Dtype dtype, std::int64_t dim, MaskKind mask)
+      : device_(device), dtype_(dtype), dim_(dim), mask_(mask) {}
+
+  void draw(Random& random, int samples) {
+    for (int i = 0; i < samples; ++i) {
+      const Workload w = sample_workload(random, dtype_, dim_, mask_);
+      if (mask_kind(w) != mask_) continue;
+      last_ = w;
+      ++drawn_count_;
+      try {
+        const Family& family = default_family(w, device_);
+        wanted_by_.insert(&family);
+        want(drawn_, family, w, device_, 1);
+      } catch (const Error& error) {
+        if (error.code() != ErrorCode::unsupported) throw;
+      }
+    }
+  }
+
+  /// @param most of those that were drawn
+  std::vector<CoveringProgram> programs(int most) {
+    std::vector<CoveringProgram> chosen;
+    for (auto& [id, program] : drawn_)
+      if (!has_stand_in(program)) chosen.push_back(program);
+    std::sort(chosen.begin(), chosen.end(), [](const CoveringProgram& a, const CoveringProgram& b) {
+      return a.count != b.count ? a.count > b.count : a.variant.id() < b.variant.id();
+    });
+    if (chosen.size() > static_cast<std::size_t>(most)) chosen.resize(static_cast<std::size_t>(most));
+    if (last_) {
+      for (const std::int64_t len_q : {std::int64_t{1}, std::int64_t{2048}}) add_of_every_family(*last_, len_q);
+      add_of_few_queries(*last_);
+    }
+    for (auto& [id, program] : added_)
+      if (std::none_of(chosen.begin(), chosen.end(),
+                       [&id = id](const CoveringProgram& c) { return c.variant.id() == id; }))
+        chosen.push_back(program);
+    return chosen;
+  }
+
+ private:
+  using ById = std::map<std::string, CoveringProgram>;  // by variant id
+
+  static void want(ById& all, const Family& family, const Workload& w, const DeviceFacts& device, int count) {
+    const Variant variant = make_variant(family, family.default_config(w, device), w);
+    auto& entry = all.try_emplace(variant.id(), CoveringProgram{variant, w, 0}).first->second;
+    entry.count += count;
+  }
+
+  // Whether plans of the few problems that want this program take one that more want and that is one knob away
+  // (selection.hpp): on a GPU of a single problem, any knob but that of the row maximum; on a CPU of one in thirty,
+  // the rows of a block.
+  [[nodiscard]] bool has_stand_in(const CoveringProgram& rare) const {
+    const bool cpu = device_.kind == DeviceKind::cpu;
+    const int few = cpu ? drawn_count_ / 30 : 1;
+    if (rare.count > few) return false;
+    const std::vector<Knob>& knobs = rare.variant.family->knobs();
+    return std::any_of(drawn_.begin(), drawn_.end(), [&](const auto& entry) {
+      const Variant& other = entry.second.variant;
+      if (entry.second.count <= few || other.family != rare.variant.family) return false;
+      int differing = 0;
+      bool may = true;
+      for (std::size_t i = 0; i < other.config.size(); ++i) {
+        if (other.config[i] == rare.variant.config[i]) continue;
+        ++differing;
+        may = may && (cpu ? knobs[i].name == "block_m" : knobs[i].name != "row_max");
+      }
+      return differing == 1 && may;
+    });
+  }
+
+  // What each family falls back to.
+  void add_of_every_family(const Workload& drawn, std::int64_t len_q) {
+    Workload w = drawn;
+    w.len_q = len_q;
+    w.len_k = std::max<std::int64_t>(w.len_k, 4096);
+    w = reduced(w);
+    if (mask_kind(w) != mask_) return;
+    for (const Family* family : families()) {
+      if (family->is_special() || family->refuses(w, device_)) continue;
+      if (device_.kind != DeviceKind::cuda || is_wanted(*family, w)) add_plain(*family, w);
+      if (len_q != 1 && has_features(family->features())) add_with_features(*family, w);
+    }
+  }
+
+  // Whether plans of problems without features take programs of this family: those of a family that no rule names are
+  // never reached.
+  [[nodiscard]] bool is_wanted(const Family& family, const Workload& w) const {
+    return wanted_by_.count(&family) > 0 || &default_family(w, device_) == &family;
+  }
+
+  void add_plain(const Family& family, const Workload& w) {
+    want(added_, family, w, device_, 0);
+    add_of_smaller(family, w);
+  }
+
+  // Machine code of sm_80 also runs on 8.6 and 8.7, where tiles have to fit into 99 KiB of shared memory.
+  void add_of_smaller(const Family& family, const Workload& w) {
+    if (device_.arch != "sm_80") return;
+    const DeviceFacts smaller = representative_gpu("sm_86");
+    if (!family.refuses(w, smaller)) want(added_, family, w, smaller, 0);
+  }
+
+  void add_with_features(const Family& family, const Workload& w) {
+    Features usual = family.features();
+    // A program of fwd_sm80 with features takes NVRTC 2 to 18 s where others take about one. For Hopper it is the
+    // one of what fwd_sm90_persistent lacks, and one is enough.
+    const bool one_alone = family.name() == "fwd_sm80" && device_.compute_capability >= 90;
+    // Norms and gates take registers where rows of O are written. Where a GPU's programs with them have other
+    // tiles, or no register left, problems without have a program of their own.
+    if (changes_output(usual) && device_.kind == DeviceKind::cuda && !one_alone) {
+      const Workload with_all = with_features(w, usual);
+      usual.out_norm = usual.out_gate = false;
+      if (dim_ > 128 ||
+          family.default_config(with_all, device_) != family.default_config(with_features(w, usual), device_))
+        want(added_, family, with_all, device_, 0);
+      else
+        usual = family.features();
+    }
+    const Workload with_usual = with_features(w, usual);
+    want(added_, family, with_usual, device_, 0);
+    // Programs with lists of blocks have tiles of 64 rows at most: where others would have more, problems without have
+    // a program of their own. Tiles of 128 rows of fwd_sm80 spill registers with features, and are left out.
+    usual.blocks = false;
+    const Workload without_blocks = with_features(w, usual);
+    if (family.name() != "fwd_sm80" &&
+        family.default_config(with_usual, device_) != family.default_config(without_blocks, device_))
+      want(added_, family, without_blocks, device_, 0);
+  }
+
+  // Of the family for few queries one with all features that it has: of rows of one head, for any heads a group, and of
+  // long keys, which it is made for.
+  void add_of_few_queries(const Workload& drawn) {
+    Workload few = drawn;
+    few.batch = 1;
+    few.heads = few.heads_kv = 8;
+    few.len_q = 8;
+    few.len_k = std::max<std::int64_t>(few.len_k, 8192);
+    few = reduced(few);
+    if (mask_kind(few) != mask_) return;
+    for (const Family* family : families()) {
+      if (!family->is_special() || !has_features(family->features())) continue;
+      const Workload with_all = with_features(few, family->features());
+      if (family->refuses(with_all, device_) || family->made_for(with_all, device_).empty()) continue;
+      want(added_, *family, with_all, device_, 0);
+      add_of_smaller(*family, with_all);
+      add_of_smaller(*family, few);
+      break;
+    }
+  }
+
+  const DeviceFacts& device_;
+  Dtype dtype_;
+  std::int64_t dim_;
+  MaskKind mask_;
+  std::optional<Workload> last_;  // of those drawn
+  int drawn_count_ = 0;
+  std::set<const Family*> wanted_by_;
+  ById drawn_;
+  ById added_;
+};
+
+}  // namespace
+
 std::vector<CoveringProgram> covering_programs(const DeviceFacts& device, const CoveringOptions& options) {
   std::vector<CoveringProgram> all;
   Random random(options.seed);
   for (const Dtype dtype : options.dtypes)
     for (const std::int64_t dim : options.dims)
       for (const MaskKind mask : options.masks) {
-        std::map<std::string, CoveringProgram> wanted;  // by variant id
-        const auto want = [&](const Family& family, const Workload& w, int count) {
-          const Variant variant = make_variant(family, family.default_config(w, device), w);
-          auto& entry = wanted.try_emplace(variant.id(), CoveringProgram{variant, w, 0}).first->second;
-          entry.count += count;
-        };
-        Workload one;
-        for (int i = 0; i < options.samples; ++i) {
-          const Workload w = sample_workload(random, dtype, dim, mask);
-          if (mask_kind(w) != mask) continue;
-          one = w;
-          try {
-            want(default_family(w, device), w, 1);
-          } catch (const Error& error) {
-            if (error.code() != ErrorCode::unsupported) throw;
-          }
-        }
-        std::vector<CoveringProgram> chosen;
-        for (auto& [id, program] : wanted) chosen.push_back(program);
-        std::sort(chosen.begin(), chosen.end(), [](const CoveringProgram& a, const CoveringProgram& b) {
-          return a.count != b.count ? a.count > b.count : a.variant.id() < b.variant.id();
-        });
-        if (chosen.size() > static_cast<std::size_t>(options.most))
-          chosen.resize(static_cast<std::size_t>(options.most));
-        // What each family falls back to.
-        wanted.clear();
-        if (mask_kind(one) == mask)
-          for (const std::int64_t len_q : {std::int64_t{1}, std::int64_t{2048}}) {
-            Workload w = one;
-            w.len_q = len_q;
-            w.len_k = std::max<std::int64_t>(w.len_k, 4096);
-            w = reduced(w);
-            if (mask_kind(w) != mask) continue;
-            for (const Family* family : families()) {
-              if (family->is_special() || family->refuses(w, device)) continue;
-              want(*family, w, 0);
-              if (len_q == 1 || !has_features(family->features())) continue;
-              Features usual = family->features();
-              // Norms and gates take registers where rows of O are written. Where a GPU's programs with them have other
-              // tiles, or no register left, problems without have a program of their own.
-              if (changes_output(usual) && device.kind == DeviceKind::cuda) {
-                const Workload with_all = with_features(w, usual);
-                usual.out_norm = usual.out_gate = false;
-                if (dim > 128 ||
-                    family->default_config(with_all, device) != family->default_config(with_features(w, usual), device))
-                  want(*family, with_all, 0);
-                else
-                  usual = family->features();
-              }
-              const Workload with_usual = with_features(w, usual);
-              want(*family, with_usual, 0);
-              // Programs with lists of blocks have tiles of 64 rows at most: where others would have more, problems
-              // without have a program of their own.
-              usual.blocks = false;
-              const Workload without_blocks = with_features(w, usual);
-              if (family->default_config(with_usual, device) != family->default_config(without_blocks, device))
-                want(*family, without_blocks, 0);
-            }
-          }
-        // And of the family for few queries one with all features that it has: of rows of one head, for any heads a
-        // group, and of long keys, which it is made for.
-        Workload few = one;
-        few.batch = 1;
-        few.heads = few.heads_kv = 8;
-        few.len_q = 8;
-        few.len_k = std::max<std::int64_t>(few.len_k, 8192);
-        few = reduced(few);
-        if (mask_kind(one) == mask && mask_kind(few) == mask)
-          for (const Family* family : families()) {
-            if (!family->is_special() || !has_features(family->features())) continue;
-            const Workload with_all = with_features(few, family->features());
-            if (family->refuses(with_all, device) || family->made_for(with_all, device).empty()) continue;
-            want(*family, with_all, 0);
-            break;
-          }
-        for (auto& [id, program] : wanted)
-          if (std::none_of(chosen.begin(), chosen.end(),
-                           [&id = id](const CoveringProgram& c) { return c.variant.id() == id; }))
-            chosen.push_back(program);
-        all.insert(all.end(), chosen.begin(), chosen.end());
+        Cell cell(device, dtype, dim, mask);
+        cell.draw(random, options.samples);
+        for (CoveringProgram& program : cell.programs(options.most)) all.push_back(std::move(program));
       }
   return all;
 }

@@ -33,15 +33,18 @@ struct CoveringProgram {
   int count = 0;      ///< problems that it is the default of
 };
 
-/// The programs, the most wanted first, and for each dtype, head dim and mask the default of every family that runs a
-/// short and a long problem of it: so that any problem a family takes has a program. Each family that has features has
-/// one program with all of them for each, which runs problems with some, and some have one without norms and gates too.
+/// The programs, the most wanted first, and for each dtype, head dim and mask the default of every family that is the
+/// default's for some problem, of a short and a long one: so that any problem a family takes has a program. On a GPU a
+/// program that one problem alone wants is left out where another differs from it in one knob, which plans take
+/// instead. Those of sm_80 hold the same of sm_86, whose shared memory is less. Each family that has features has one
+/// program with all of them for each, which runs problems with some, and some have one without norms and gates too.
 std::vector<CoveringProgram> covering_programs(const DeviceFacts& device, const CoveringOptions& options);
 
 /// The programs that precision modes take (heed_options.precision), by name: for each dtype, head dim and mask the
 /// default of every family that reads what the mode quantises, or of those made for it where there are any. On a GPU
 /// without features; on a CPU with all of them, of head dims from 64 on. "cache_e4m3" and "cache_int8" stand for those
-/// that read K and V alone in 8 bits, on a CPU.
+/// that read K and V alone in 8 bits: on a CPU with all features, on a GPU without windows, for few queries, with
+/// lengths and pages.
 /// @throws Error(usage) for a name that is none
 std::vector<CoveringProgram> precision_programs(const DeviceFacts& device, const CoveringOptions& options,
                                                 const std::vector<std::string>& modes);

@@ -74,16 +74,32 @@ std::vector<CoveringProgram> precision_programs(const DeviceFacts& device, const
     if (std::none_of(all.begin(), all.end(), [&](const CoveringProgram& c) { return c.variant.id() == variant.id(); }))
       all.push_back({variant, w, 0});
   };
+  // Of the family for few queries, the only one that reads such a cache. With lengths and pages, which serve every
+  // cache; fwd_sm90_decode runs nothing with features to spare (selection.cpp) and has one for neither, too.
+  const auto add_of_gpu_cache = [&](const Workload& w) {
+    const auto serves = [&](const Family* f) { return !f->refuses(w, device) && !f->made_for(w, device).empty(); };
+    const auto family = std::find_if(families().begin(), families().end(), serves);
+    if (family == families().end()) return;  // fp32
+    if ((*family)->name() == "fwd_sm90_decode") add(**family, w);
+    Features wanted;
+    wanted.lengths = wanted.pages = true;
+    add(**family, with_features(w, wanted));
+  };
   for (const Dtype dtype : options.dtypes)
     for (const std::int64_t dim : options.dims)
       for (const MaskKind mask : options.masks) {
         if (cpu && dim < 64) continue;  // head dims up to 64 are padded to it
         for (const std::string& name : modes) {
           if (const auto* cache = find_cache(name); cache != nullptr) {
-            if (!cpu) continue;  // of GPUs NVRTC makes them
+            // A GPU's caches with windows are built by NVRTC: few have them, and a program takes a second.
+            if (!cpu && mask == MaskKind::window) continue;
             const Workload of_cache = cache_workload(dtype, dim, mask, cache->tensors);
-            for (const Family* family : families())
-              if (!family->is_special()) add(*family, with_features(of_cache, family->features()));
+            if (cpu) {
+              for (const Family* family : families())
+                if (!family->is_special()) add(*family, with_features(of_cache, family->features()));
+            } else {
+              add_of_gpu_cache(of_cache);
+            }
             continue;
           }
           Workload w = precision_workload(dtype, dim, mask);

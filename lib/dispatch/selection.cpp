@@ -3,8 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <compare>
+#include <cstdlib>
 #include <map>
 #include <set>
+#include <tuple>
 
 #include "dispatch/contract.hpp"
 #include "listing/listing.hpp"
@@ -16,13 +19,23 @@
 namespace heed::dispatch {
 namespace {
 
+// How far two configs are from each other.
+struct Distance {
+  int knobs = 0;  ///< that differ
+  int steps = 0;  ///< between their values, of all knobs: 128 rows are nearer to 96 than to 16
+  auto operator<=>(const Distance&) const = default;
+};
+
 // On a CPU but for `threads`, which a plan chooses whatever the program was cut for.
-int differing_knobs(const Family& family, const Config& a, const Config& b) {
+Distance distance(const Family& family, const Config& a, const Config& b) {
   const std::vector<Knob>& knobs = family.knobs();
-  int count = 0;
-  for (std::size_t i = 0; i < a.size(); ++i)
-    if (a[i] != b[i] && (family.device() != DeviceKind::cpu || knobs[i].name != "threads")) ++count;
-  return count;
+  Distance far;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    if (a[i] == b[i] || (family.device() == DeviceKind::cpu && knobs[i].name == "threads")) continue;
+    ++far.knobs;
+    far.steps += std::abs(knobs[i].index_of(a[i]) - knobs[i].index_of(b[i]));
+  }
+  return far;
 }
 
 // What a program can do beside what it is taken for.
@@ -99,19 +112,20 @@ Programs::Programs(std::shared_ptr<const ProgramFile> file, const DeviceFacts& d
 std::pair<const Programs::Entry*, int> Programs::nearest(const Family& family, const Wanted& wanted) const {
   std::map<std::string_view, Config> named;  // by architecture
   const Entry* best = nullptr;
-  std::pair<int, int> fewest;  // features to spare, then knobs
+  std::tuple<int, int, int> fewest;  // features to spare, then knobs, then steps between their values
   for (const Entry& entry : entries_) {
     const Variant& v = entry.variant;
     if (v.family != &family || cannot_run(v, wanted, entry.device)) continue;
     Config& rule = named[entry.device.arch];
     if (rule.empty()) rule = family.default_config(wanted.workload, entry.device);
-    const std::pair differ = {count_of(v.spare_features(wanted.workload)),
-                              differing_knobs(family, v.config, rule) + (v.specialization == Specialization{} ? 0 : 1)};
+    const Distance far = distance(family, v.config, rule);
+    const std::tuple differ = {count_of(v.spare_features(wanted.workload)),
+                               far.knobs + (v.specialization == Specialization{} ? 0 : 1), far.steps};
     if (best != nullptr && (entry.fit < best->fit || (entry.fit == best->fit && differ >= fewest))) continue;
     best = &entry;
     fewest = differ;
   }
-  return {best, fewest.second};
+  return {best, std::get<1>(fewest)};
 }
 
 Selection Programs::select(const Wanted& wanted, const Champions* book, std::vector<std::string>& refused) const {
@@ -190,7 +204,7 @@ Selection Programs::find(const Variant& variant) const {
     problem.features = variant.problem.features;
     if (v.family == variant.family && v.specialization == variant.specialization && problem == variant.problem &&
         covers(v.problem.features, variant.problem.features) && (best == nullptr || rank(entry) > rank(*best)) &&
-        differing_knobs(*variant.family, v.config, variant.config) == 0)
+        distance(*variant.family, v.config, variant.config).knobs == 0)
       best = &entry;
   }
   if (best != nullptr)

@@ -114,6 +114,12 @@ TEST_F(Cli, ProgramsAreBuiltForCpuLevels) {
   const Printed pages = heed_command("programs build --dry-run --page-dtypes int8 --arch " + own[0] + little);
   EXPECT_THAT(pages.out, ::testing::HasSubstr(":quantised=kv/int8/head"));
   EXPECT_THAT(dry.out, ::testing::Not(::testing::HasSubstr("quantised=kv")));
+  const auto planned =
+      nlohmann::json::parse(heed_command("programs build --dry-run --json --arch " + own[0] + little).out)["programs"];
+  ASSERT_FALSE(planned.empty());
+  EXPECT_EQ(planned[0]["arch"], own[0]);
+  EXPECT_GT(planned[0]["problems"], 0);
+  EXPECT_THAT(planned[0]["variant"].get<std::string>(), ::testing::StartsWith("fwd_cpu:"));
   const std::string file = folder_.file("heed.programs");
   // A level that is named twice is built once.
   const Printed built = heed_command("programs build --arch cpu," + own[0] + " -o " + file + little);

@@ -1,5 +1,7 @@
 // Programs with features: those with just what a problem asks for come first, those with more run it too, and the
 // covering set has one for each.
+#include <fmt/format.h>
+
 #include "device/cpu_level.hpp"
 #include "device/device.hpp"
 #include "dispatch/book_entries.hpp"
@@ -51,6 +53,27 @@ TEST_F(FeaturePrograms, TheFewestToSpareComeFirstWhateverTheKnobs) {
   EXPECT_EQ(chosen(":softcap=1:sinks"), "softcap_sinks");
   EXPECT_EQ(chosen(":ragged"), to_string(kAllFeatures));
   EXPECT_EQ(chosen(":page=16:bias=bool/bk"), to_string(kAllFeatures));
+}
+
+// Of programs that differ in as many knobs, in whatever order the file has them.
+TEST_F(FeaturePrograms, TheNearestValueOfAKnobComesFirst) {
+  const Workload w = parse_workload(kWorkload);
+  const Family& family = find_family("fwd_cpu");
+  const auto text_with = [&](int rows) { return fmt::format(",block_m={}", rows); };
+  const Variant rule = make_variant(family, family.default_config(w, device_), w);
+  const auto at = std::find_if(family.knobs().begin(), family.knobs().end(),
+                               [](const Knob& knob) { return knob.name == "block_m"; });
+  const int named = rule.config[static_cast<std::size_t>(at - family.knobs().begin())];
+  const int position = at->index_of(named);
+  ASSERT_GE(position, 2);
+  const int near = at->values[static_cast<std::size_t>(position - 1)], far = at->values.front();
+  for (const bool far_first : {true, false}) {
+    ProgramFileWriter writer("abcd");
+    for (const int rows : {far_first ? far : near, far_first ? near : far})
+      writer.add(record_of(w, text_with(rows)), fmt::format("code of {}", rows));
+    const Programs two(ProgramFile::parse(writer.bytes(), "programs"), device_);
+    EXPECT_THAT(two.select(w).record->variant, ::testing::HasSubstr(text_with(near))) << named;
+  }
 }
 
 TEST_F(FeaturePrograms, WhatIsToSpareIsTold) {

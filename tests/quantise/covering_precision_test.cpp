@@ -71,10 +71,28 @@ TEST(CoveringPrecision, CachesOf8BitsHaveProgramsOnACpu) {
               parse_workload(fmt::format("b3h8hkv2l5k90d{}:{}", dim, dtype) + fmt::format(fmt::runtime(rest), element));
           EXPECT_NO_THROW((void)programs.select(w)) << to_string(w);
         }
-  EXPECT_TRUE(precision_programs(representative_gpu("sm_90a"), kAll, {"cache_e4m3"}).empty());
   const std::vector<std::string> names = precision_names();
   EXPECT_EQ(names.size(), quantise::modes().size() + 2);
   EXPECT_NE(std::find(names.begin(), names.end(), "cache_int8"), names.end());
+}
+
+TEST(CoveringPrecision, CachesOf8BitsHaveProgramsOnGpus) {
+  for (const char* arch : {"sm_80", "sm_89", "compute_80", "sm_90a"}) {
+    const DeviceFacts device = representative_gpu(arch);
+    const auto file = file_of(device, {"cache_e4m3", "cache_int8"});
+    // Two element types, two dtypes, three head dims, two masks; on Hopper four head dims, with pages and without.
+    EXPECT_EQ(file->records().size(), device.compute_capability == 90 ? 64U : 24U) << arch;
+    const Programs programs(file, device);
+    for (const char* element : {"e4m3", "int8"})
+      for (const char* dtype : {"fp16", "bf16"})
+        for (const int dim : {64, 128, 256})
+          for (const char* rest : {":quantised=kv/{}/tensor", ":key_lengths:page=16:quantised=kv/{}/head",
+                                   ":causal_bottom_right:quantised=kv/{}/head"}) {
+            const Workload w = parse_workload(fmt::format("b3h32hkv8l4k900d{}:{}", dim, dtype) +
+                                              fmt::format(fmt::runtime(rest), element));
+            EXPECT_NO_THROW((void)programs.select(w)) << arch << " " << to_string(w);
+          }
+  }
 }
 
 TEST(CoveringPrecision, EveryModeThatAGpuServesHasAProgram) {
