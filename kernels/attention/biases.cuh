@@ -26,6 +26,8 @@ HEED_HOST_DEVICE constexpr int bytes_of(BiasElement element) {
   return element == BiasElement::boolean ? 1 : element == BiasElement::fp32 ? 4 : 2;
 }
 
+inline constexpr float kLowestFp32 = -0x1.fffffep127F;
+
 /// A bias, of the bits of its element type, as it is added to a score; -inf where it hides the score, which is also
 /// what values at or below the most negative finite number of their type do. NaN is no such value.
 template <BiasElement kElement>
@@ -34,7 +36,7 @@ __device__ __forceinline__ float bias_of(unsigned bits) {
     return bits != 0 ? 0.0F : -kInfinity;
   } else if constexpr (kElement == BiasElement::fp32) {
     const float x = __uint_as_float(bits);
-    return x <= -0x1.fffffep127F ? -kInfinity : x;
+    return x <= kLowestFp32 ? -kInfinity : x;
   } else if constexpr (kElement == BiasElement::bf16) {
     const float x = ptx::unpack_low<Element::bf16>(bits);
     return x <= -0x1.fep127F ? -kInfinity : x;
@@ -78,6 +80,23 @@ __device__ __forceinline__ void add_pair(float& first, float& second, unsigned p
 template <int kColumns>
 struct BiasWords {
   unsigned word[kColumns / 8];
+};
+
+/// Of a kernel that asks for a tile's biases before its products are multiplied: where a lane reads two rows' from, and
+/// what it has read.
+template <int kColumns>
+struct BiasesAhead {
+  static constexpr bool kAsked = true;
+  BiasWords<kColumns> words[2];
+  const char* row[2];  ///< of key 0
+  const char* line;    ///< the lane's share of the 16 rows that the warp asks the L2 for, of key 0
+  int prefetched;      ///< bytes from there on, at most; 0 or less: nothing
+  int width;           ///< bytes of a bias; 0: not read ahead
+  bool have_come;      ///< the words are those of the tile
+};
+/// Of a kernel that does not.
+struct NoBiasesAhead {
+  static constexpr bool kAsked = false;
 };
 
 /// Where in a row of a tile a lane begins to read.
@@ -137,28 +156,40 @@ __device__ __forceinline__ void add_bias_floats(float (&s)[kRegisters], int h, c
   for (int t = 0; t < kRegisters / 4; ++t) both[t] = *reinterpret_cast<const uint2*>(from + 32 * t);
 #pragma unroll
   for (int t = 0; t < kRegisters / 4; ++t) {
-    s[4 * t + 2 * h] = biased(s[4 * t + 2 * h], bias_of<BiasElement::fp32>(both[t].x));
-    s[4 * t + 2 * h + 1] = biased(s[4 * t + 2 * h + 1], bias_of<BiasElement::fp32>(both[t].y));
+    ptx::fma_where_above(s[4 * t + 2 * h], __uint_as_float(both[t].x), kLowestFp32, kLog2e, -kInfinity);
+    ptx::fma_where_above(s[4 * t + 2 * h + 1], __uint_as_float(both[t].y), kLowestFp32, kLog2e, -kInfinity);
   }
 }
 
-/// Adds biases to row h of scores, of keys at any distance. Columns past the last key take its bias: a condition for
-/// each, and loads would wait for each other.
+/// Adds biases to row h of scores, of keys at any distance.
 /// @param row the bias of the row's first key
 /// @param step bytes from one key to the next
 /// @param first the key of the lane's first column
 /// @param last the last key there is
-template <BiasElement kElement, int kRegisters>
+/// @tparam kAtOnce whether all are read before the first is used. Columns past the last key take its bias then: under a
+/// condition each, loads wait for each other. That takes a register for each and for its address: at head dim 256 the
+/// default spilled 112 bytes.
+template <BiasElement kElement, bool kAtOnce, int kRegisters>
 __device__ __forceinline__ void add_bias_columns(float (&s)[kRegisters], int h, const char* row, long long step,
                                                  int first, int last) {
-  float bias[kRegisters / 2];
+  if constexpr (kAtOnce) {
+    float bias[kRegisters / 2];
 #pragma unroll
-  for (int i = 0; i < kRegisters / 2; ++i)
-    bias[i] = read_bias<kElement>(row + min(first + i / 2 * 8 + i % 2, last) * step);
+    for (int i = 0; i < kRegisters / 2; ++i)
+      bias[i] = read_bias<kElement>(row + min(first + i / 2 * 8 + i % 2, last) * step);
 #pragma unroll
-  for (int i = 0; i < kRegisters / 2; ++i) {
-    float& x = s[i / 2 * 4 + 2 * h + i % 2];
-    x = biased(x, bias[i]);
+    for (int i = 0; i < kRegisters / 2; ++i) {
+      float& x = s[i / 2 * 4 + 2 * h + i % 2];
+      x = biased(x, bias[i]);
+    }
+  } else {
+    const char* const from = row + first * step;
+#pragma unroll
+    for (int i = 0; i < kRegisters / 2; ++i) {
+      const int column = i / 2 * 8 + i % 2;
+      float& x = s[i / 2 * 4 + 2 * h + i % 2];
+      if (first + column <= last) x = biased(x, read_bias<kElement>(from + column * step));
+    }
   }
 }
 

@@ -143,11 +143,10 @@ struct ScoreChanges<kProblem, true> : Dropout<kProblem> {
   /// keys and of rows past the last they become anything; masks come afterwards.
   /// @param first the key of the lane's first column
   /// @param reads_bias false where the bias leaves all of these scores as they are
-  /// @param ahead what ask_for_biases has read of this tile, null: nothing
-  template <int kRegisters>
+  /// @param ahead BiasesAhead of this tile in a kernel that asks for biases ahead
+  template <int kRegisters, class Ahead = NoBiasesAhead>
   __device__ __forceinline__ void change_scores(float (&s)[kRegisters], const ScoreFeatureParams& p, int row, int first,
-                                                bool reads_bias = true,
-                                                const BiasWords<2 * kRegisters>* ahead = nullptr) const {
+                                                bool reads_bias = true, const Ahead& ahead = {}) const {
     const float scale = p.scale * kLog2e;
     if (kFeatures.softcap && p.softcap != 0.0F) {
       const float rate = 2.0F * scale * ptx::rcp_approx_ftz(p.softcap);
@@ -193,42 +192,63 @@ struct ScoreChanges<kProblem, true> : Dropout<kProblem> {
     change_scores(reinterpret_cast<float(&)[4 * kTiles]>(s), p, row, first, reads_bias);
   }
 
-  /// Asks for the biases of a tile that change_scores will take, so that they come while its products are on their way:
-  /// those of 8 and 16 bits. In the same order of launches, rows and tiles.
+  /// Where a warp will read biases of 16 rows, worked out once for all of their tiles.
+  /// @param next of a kernel that asks for biases ahead
+  /// @param row of the lane, `warp_row` the warp's first
   template <int kColumns>
-  __device__ __forceinline__ void ask_for_biases(BiasWords<kColumns> (&words)[2], const ScoreFeatureParams& p, int row,
-                                                 int first) const {
-    if (bias == nullptr) return;
-    const auto element = static_cast<BiasElement>(p.bias_element);
-    if (element == BiasElement::boolean)
-      ask_for_words<1>(words, p, row, first);
-    else if (element != BiasElement::fp32)
-      ask_for_words<2>(words, p, row, first);
+  __device__ __forceinline__ void begin_rows(BiasesAhead<kColumns>& next, const ScoreFeatureParams& p, int row,
+                                             int warp_row, bool prefetches) const {
+    next.width = 0;
+    next.prefetched = 0;
+    if (bias == nullptr || p.bias_key != 1) return;
+    const int bytes = bytes_of(static_cast<BiasElement>(p.bias_element));
+    const int last = max(p.len_q - 1, 0);
+    const int quarter = static_cast<int>(threadIdx.x % 4);
+#pragma unroll
+    for (int h = 0; h < 2; ++h)
+      next.row[h] = bias + (min(row + 8 * h, last) * p.bias_row + 8 * (quarter % 2) + 4 * (quarter / 2)) * bytes;
+    // The same in all lanes of a warp.
+    const unsigned long long places = reinterpret_cast<unsigned long long>(bias) | p.bias_row * bytes;
+    if (bytes < 4 && places % (4 * bytes) == 0) next.width = bytes;
+    if (!prefetches || p.bias_row == 0) return;
+    const int lane = static_cast<int>(threadIdx.x % 32);
+    next.line = bias + min(warp_row + lane % 16, last) * p.bias_row * bytes + lane / 16 * 64;
+    next.prefetched = kColumns * bytes - lane / 16 * 64;
   }
 
-  /// Asks the L2 for the biases of a tile of 16 rows that a warp will read later: what it reads comes from DRAM, of
-  /// each head and entry for the first and only time.
-  /// @param row the warp's first
-  /// @param tile the first key; there may be none, on either side
+  /// Asks for the biases of a tile that change_scores will take, so that they come while its products are on their way:
+  /// those of 8 and 16 bits of whole tiles.
+  /// @param tile the first key
   template <int kColumns>
-  __device__ __forceinline__ void prefetch_biases(const ScoreFeatureParams& p, int row, int tile) const {
-    if (bias == nullptr || p.bias_row == 0 || p.bias_key != 1 || tile < 0 || tile + kColumns > p.len_k) return;
-    const int lane = static_cast<int>(threadIdx.x % 32);
-    const int bytes = bytes_of(static_cast<BiasElement>(p.bias_element));
-    const char* const from = bias + (min(row + lane % 16, max(p.len_q - 1, 0)) * p.bias_row + tile) * bytes;
-    for (int at = lane / 16 * 64; at < kColumns * bytes; at += 128) ptx::prefetch_l2(from + at);
+  __device__ __forceinline__ static void ask_for_biases(BiasesAhead<kColumns>& next, const ScoreFeatureParams& p,
+                                                        int tile) {
+    next.have_come = next.width != 0 && tile % 4 == 0 && tile + kColumns <= p.len_k;
+    if (!next.have_come) return;
+    const char* const rows[2] = {next.row[0] + static_cast<long long>(tile) * next.width,
+                                 next.row[1] + static_cast<long long>(tile) * next.width};
+    if (next.width == 1) {
+      read_bias_words<1>(next.words[0], rows[0]);
+      read_bias_words<1>(next.words[1], rows[1]);
+    } else {
+      read_bias_words<2>(next.words[0], rows[0]);
+      read_bias_words<2>(next.words[1], rows[1]);
+    }
+  }
+
+  /// Asks the L2 for the biases of a tile that the warp will ask for later: each is read once, from DRAM.
+  /// @param tile the first key; not past the last whole tile, and of none below 0
+  template <int kColumns>
+  __device__ __forceinline__ static void prefetch_biases(const BiasesAhead<kColumns>& next, const ScoreFeatureParams& p,
+                                                         int tile) {
+    if (tile < 0) return;
+    const char* const from =
+        next.line + static_cast<long long>(tile) * bytes_of(static_cast<BiasElement>(p.bias_element));
+#pragma unroll
+    for (int at = 0; at < 4 * kColumns; at += 128)
+      if (at < next.prefetched) ptx::prefetch_l2(from + at);
   }
 
  private:
-  template <int kBytes, int kColumns>
-  __device__ __forceinline__ void ask_for_words(BiasWords<kColumns> (&words)[2], const ScoreFeatureParams& p, int row,
-                                                int first) const {
-    if (!reads_bias_words<kBytes, kColumns>(p, first)) return;
-#pragma unroll
-    for (int h = 0; h < 2; ++h)
-      read_bias_words<kBytes>(words[h], bias_of_row<kBytes>(p, row + 8 * h) + first_of_words<kBytes>(first));
-  }
-
   /// Far from the own keys, where all of a row's keys are in one bucket, that is one number.
   template <int kRegisters>
   __device__ __forceinline__ void add_relative_biases(float (&s)[kRegisters], const ScoreFeatureParams& p, int row,
@@ -255,27 +275,36 @@ struct ScoreChanges<kProblem, true> : Dropout<kProblem> {
     }
   }
 
-  template <BiasElement kElement, int kRegisters>
+  template <BiasElement kElement, int kRegisters, class Ahead>
   __device__ __forceinline__ void add_biases(float (&s)[kRegisters], const ScoreFeatureParams& p, int row, int first,
-                                             const BiasWords<2 * kRegisters>* ahead) const {
+                                             const Ahead& ahead) const {
     constexpr int kBytes = bytes_of(kElement);
-    if (!reads_bias_words<kBytes, 2 * kRegisters>(p, first)) {
+    constexpr bool kAsked = Ahead::kAsked && kBytes < 4;
+    bool whole;
+    if constexpr (kAsked)
+      whole = ahead.have_come;
+    else
+      whole = reads_bias_words<kBytes, 2 * kRegisters>(p, first);
+    if (!whole) {
 #pragma unroll
       for (int h = 0; h < 2; ++h)
-        add_bias_columns<kElement>(s, h, bias_of_row<kBytes>(p, row + 8 * h), p.bias_key * kBytes, first,
-                                   max(p.len_k - 1, 0));
+        add_bias_columns<kElement, Ahead::kAsked>(s, h, bias_of_row<kBytes>(p, row + 8 * h), p.bias_key * kBytes, first,
+                                                  max(p.len_k - 1, 0));
       return;
     }
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      if constexpr (kBytes == 4) {
-        add_bias_floats(s, h, bias_of_row<kBytes>(p, row + 8 * h) + first_of_words<kBytes>(first));
-      } else if (ahead != nullptr) {
-        add_bias_words<kElement>(s, h, ahead[h]);
+      if constexpr (kAsked) {
+        add_bias_words<kElement>(s, h, ahead.words[h]);
       } else {
-        BiasWords<2 * kRegisters> words;
-        read_bias_words<kBytes>(words, bias_of_row<kBytes>(p, row + 8 * h) + first_of_words<kBytes>(first));
-        add_bias_words<kElement>(s, h, words);
+        const char* const from = bias_of_row<kBytes>(p, row + 8 * h) + first_of_words<kBytes>(first);
+        if constexpr (kBytes == 4) {
+          add_bias_floats(s, h, from);
+        } else {
+          BiasWords<2 * kRegisters> words;
+          read_bias_words<kBytes>(words, from);
+          add_bias_words<kElement>(s, h, words);
+        }
       }
     }
   }

@@ -156,6 +156,19 @@ __device__ __forceinline__ void fma_where_above(float& low, float& high, unsigne
   }
 }
 
+/// The same of one fp32 value.
+__device__ __forceinline__ void fma_where_above(float& z, float x, float limit, float y, float other) {
+  asm("{\n"
+      ".reg .pred p;\n"
+      ".reg .f32 s;\n"
+      "setp.gtu.f32 p, %1, %2;\n"
+      "fma.rn.f32 s, %1, %3, %0;\n"
+      "selp.f32 %0, s, %4, p;\n"
+      "}\n"
+      : "+f"(z)
+      : "f"(x), "f"(limit), "f"(y), "f"(other));
+}
+
 /// x stays where any of the bits is set, and becomes `other` elsewhere; a selection, as above.
 __device__ __forceinline__ void keep_where_any(float& x, unsigned bits, float other) {
   asm("{\n"

@@ -15,17 +15,14 @@
 
 namespace heed::sm90_persistent {
 
-/// What a warp has asked for of the biases of the tile whose products are next: of a row and the one 8 below. Where it
-/// asks for none an empty type.
+/// Biases of the tile whose products are next. Where a config asks for none an empty type.
 template <bool kAsks, int kKeys>
 struct NextBiasesOf {
   struct Type {};
 };
 template <int kKeys>
 struct NextBiasesOf<true, kKeys> {
-  struct Type {
-    attention::BiasWords<kKeys> words[2];
-  };
+  using Type = attention::BiasesAhead<kKeys>;
 };
 
 template <const Config& kConfig, const Problem& kProblem>
@@ -138,10 +135,9 @@ struct Softmax : Gemms<kConfig, kProblem>, attention::ListedBlocks<kProblem> {
   using NextBiases = typename NextBiasesOf<kAsksForBiases, kKeys>::Type;
   static constexpr int kPrefetchedTiles = 3;
 
-  /// The lane's first key of tile n, as entries count.
-  __device__ __forceinline__ int key_of_lane(int n) const {
-    return (kBegins ? origin() : 0) + first_key(n) + 2 * (lane % 4);
-  }
+  /// The first key of tile n, as entries count.
+  __device__ __forceinline__ int first_key_of_entry(int n) const { return (kBegins ? origin() : 0) + first_key(n); }
+  __device__ __forceinline__ int key_of_lane(int n) const { return first_key_of_entry(n) + 2 * (lane % 4); }
   __device__ __forceinline__ bool reads_bias(int n) const {
     if constexpr (kSkipsBias) return !this->blocks.is_full(index_in_list(this->blocks, n * kKeys));
     return true;
@@ -150,22 +146,23 @@ struct Softmax : Gemms<kConfig, kProblem>, attention::ListedBlocks<kProblem> {
   /// To be called before the products of KV tile n.
   __device__ __forceinline__ void ask_for_biases(NextBiases& next, int n) const {
     if constexpr (kAsksForBiases) {
-      if (reads_bias(n)) Changes::ask_for_biases(next.words, params, row(0), key_of_lane(n));
-      prefetch_biases(n - kPrefetchedTiles);
+      Changes::ask_for_biases(next, params, first_key_of_entry(n));
+      prefetch_biases(next, n - kPrefetchedTiles);
     }
   }
-  /// Of the first tiles, the last of the keys.
+  /// Of the first tile, the last of the keys.
   __device__ __forceinline__ void ask_for_first_biases(NextBiases& next, int n) const {
     if constexpr (kAsksForBiases) {
+      bool prefetches = true;
+      if constexpr (kProblem.features.blocks) prefetches = this->blocks.numbers == nullptr;
+      Changes::begin_rows(next, params, row(0), warpgroup_row + warp * 16, prefetches);
 #pragma unroll
-      for (int i = 1; i < kPrefetchedTiles; ++i) prefetch_biases(n - i);
+      for (int i = 1; i < kPrefetchedTiles; ++i) prefetch_biases(next, n - i);
       ask_for_biases(next, n);
     }
   }
-  __device__ __forceinline__ void prefetch_biases(int n) const {
-    if constexpr (kProblem.features.blocks)
-      if (this->blocks.numbers != nullptr) return;
-    Changes::template prefetch_biases<kKeys>(params, warpgroup_row + warp * 16, (kBegins ? origin() : 0) + n * kKeys);
+  __device__ __forceinline__ void prefetch_biases(const NextBiases& next, int n) const {
+    Changes::prefetch_biases(next, params, n < 0 ? -1 : (kBegins ? origin() : 0) + n * kKeys);
   }
 
   /// The products of KV tile n become scores, where the problem's are more than these. Once for every tile, before it
@@ -176,7 +173,7 @@ struct Softmax : Gemms<kConfig, kProblem>, attention::ListedBlocks<kProblem> {
   /// The same with biases that have been asked for.
   __device__ __forceinline__ void change_products(AccS& s, int n, const NextBiases& next) const {
     if constexpr (kAsksForBiases)
-      Changes::change_scores(s, params, row(0), key_of_lane(n), reads_bias(n), next.words);
+      Changes::change_scores(s, params, row(0), key_of_lane(n), reads_bias(n), next);
     else
       change_products(s, n);
   }
