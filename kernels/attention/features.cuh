@@ -5,6 +5,7 @@
 /// Every feature that a problem has is one that a launch may lack: pointers are null then, and the softcap is 0.
 #pragma once
 
+#include "kernels/attention/biases.cuh"
 #include "kernels/attention/constants.hpp"
 #include "kernels/attention/features.hpp"
 #include "kernels/attention/mask.hpp"
@@ -51,92 +52,6 @@ __device__ __forceinline__ ParamsOfEntry<kProblem> params_of_entry(const Params<
 /// @param cap in the units of the result
 __device__ __forceinline__ float capped(float x, float rate, float cap) {
   return fmaf(-2.0F * cap, ptx::rcp_approx_ftz(1.0F + ptx::ex2_approx_ftz(x * rate)), cap);
-}
-
-HEED_HOST_DEVICE constexpr int bytes_of(BiasElement element) {
-  return element == BiasElement::boolean ? 1 : element == BiasElement::fp32 ? 4 : 2;
-}
-
-/// A bias, of the bits of its element type, as it is added to a score; -inf where it hides the score, which is also
-/// what values at or below the most negative finite number of their type do. NaN is no such value.
-template <BiasElement kElement>
-__device__ __forceinline__ float bias_of(unsigned bits) {
-  if constexpr (kElement == BiasElement::boolean) {
-    return bits != 0 ? 0.0F : -kInfinity;
-  } else if constexpr (kElement == BiasElement::fp32) {
-    const float x = __uint_as_float(bits);
-    return x <= -0x1.fffffep127F ? -kInfinity : x;
-  } else if constexpr (kElement == BiasElement::bf16) {
-    const float x = ptx::unpack_low<Element::bf16>(bits);
-    return x <= -0x1.fep127F ? -kInfinity : x;
-  } else {
-    const float x = ptx::unpack_low<Element::fp16>(bits);
-    return x <= -65504.0F ? -kInfinity : x;
-  }
-}
-
-template <BiasElement kElement>
-__device__ __forceinline__ float read_bias(const char* from) {
-  constexpr int kBytes = bytes_of(kElement);
-  if constexpr (kBytes == 1)
-    return bias_of<kElement>(*reinterpret_cast<const unsigned char*>(from));
-  else if constexpr (kBytes == 2)
-    return bias_of<kElement>(*reinterpret_cast<const unsigned short*>(from));
-  else
-    return bias_of<kElement>(*reinterpret_cast<const unsigned*>(from));
-}
-
-/// What a score becomes, whatever a hidden one was.
-__device__ __forceinline__ float biased(float score, float bias) {
-  return bias == -kInfinity ? -kInfinity : fmaf(bias, kLog2e, score);
-}
-
-/// Adds biases of neighbouring keys to one row of scores, all of whose keys are there: each lane reads those of two
-/// columns at once, and all that it needs before it uses any. One at a time, each behind a test, loads waited for each
-/// other: 742 us instead of 62 without a bias at b8h16l1024d64 (H200).
-/// @param from the bias of the lane's first column, aligned to two elements
-template <BiasElement kElement, int kRegisters>
-__device__ __forceinline__ void add_bias_pairs(float (&s)[kRegisters], int h, const char* from) {
-  constexpr int kBytes = bytes_of(kElement);
-  constexpr int kTiles = kRegisters / 4;
-  unsigned low[kTiles];
-  unsigned high[kTiles];
-#pragma unroll
-  for (int t = 0; t < kTiles; ++t) {
-    if constexpr (kBytes == 4) {
-      const uint2 both = *reinterpret_cast<const uint2*>(from + 8 * t * kBytes);
-      low[t] = both.x;
-      high[t] = both.y;
-    } else if constexpr (kBytes == 2) {
-      low[t] = *reinterpret_cast<const unsigned*>(from + 8 * t * kBytes);
-    } else {
-      low[t] = *reinterpret_cast<const unsigned short*>(from + 8 * t * kBytes);
-    }
-  }
-#pragma unroll
-  for (int t = 0; t < kTiles; ++t) {
-    if constexpr (kBytes < 4) high[t] = low[t] >> 8 * kBytes;
-    if constexpr (kBytes == 1) low[t] &= 0xffU;
-    s[4 * t + 2 * h] = biased(s[4 * t + 2 * h], bias_of<kElement>(low[t]));
-    s[4 * t + 2 * h + 1] = biased(s[4 * t + 2 * h + 1], bias_of<kElement>(high[t]));
-  }
-}
-
-/// Adds biases to one row of scores. Those of keys outside of [begin, end) are neither read nor added.
-/// @param from the bias of the lane's first column
-/// @param step bytes from one key to the next
-/// @param first the key of the lane's first column
-template <BiasElement kElement, int kRegisters>
-__device__ __forceinline__ void add_bias(float (&s)[kRegisters], int h, const char* from, long long step, int first,
-                                         int begin, int end) {
-#pragma unroll
-  for (int t = 0; t < kRegisters / 4; ++t)
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const int column = 8 * t + i;
-      float& x = s[4 * t + 2 * h + i];
-      if (first + column >= begin && first + column < end) x = biased(x, read_bias<kElement>(from + column * step));
-    }
 }
 
 /// relative_bucket by the special-function unit.
@@ -228,9 +143,10 @@ struct ScoreChanges<kProblem, true> : Dropout<kProblem> {
   /// keys and of rows past the last they become anything; masks come afterwards.
   /// @param first the key of the lane's first column
   /// @param reads_bias false where the bias leaves all of these scores as they are
-  template <int kRegisters>
+  /// @param ahead BiasesAhead of this tile in a kernel that asks for biases ahead
+  template <int kRegisters, class Ahead = NoBiasesAhead>
   __device__ __forceinline__ void change_scores(float (&s)[kRegisters], const ScoreFeatureParams& p, int row, int first,
-                                                bool reads_bias = true) const {
+                                                bool reads_bias = true, const Ahead& ahead = {}) const {
     const float scale = p.scale * kLog2e;
     if (kFeatures.softcap && p.softcap != 0.0F) {
       const float rate = 2.0F * scale * ptx::rcp_approx_ftz(p.softcap);
@@ -246,16 +162,16 @@ struct ScoreChanges<kProblem, true> : Dropout<kProblem> {
         // One loop for each type: asked in the loop, every load would wait for the one before.
         switch (static_cast<BiasElement>(p.bias_element)) {
           case BiasElement::boolean:
-            add_biases<BiasElement::boolean>(s, p, row, first);
+            add_biases<BiasElement::boolean>(s, p, row, first, ahead);
             break;
           case BiasElement::fp16:
-            add_biases<BiasElement::fp16>(s, p, row, first);
+            add_biases<BiasElement::fp16>(s, p, row, first, ahead);
             break;
           case BiasElement::bf16:
-            add_biases<BiasElement::bf16>(s, p, row, first);
+            add_biases<BiasElement::bf16>(s, p, row, first, ahead);
             break;
           case BiasElement::fp32:
-            add_biases<BiasElement::fp32>(s, p, row, first);
+            add_biases<BiasElement::fp32>(s, p, row, first, ahead);
             break;
         }
       }
@@ -274,6 +190,62 @@ struct ScoreChanges<kProblem, true> : Dropout<kProblem> {
   __device__ __forceinline__ void change_scores(float (&s)[kTiles][4], const ScoreFeatureParams& p, int row, int first,
                                                 bool reads_bias = true) const {
     change_scores(reinterpret_cast<float(&)[4 * kTiles]>(s), p, row, first, reads_bias);
+  }
+
+  /// Where a warp will read biases of 16 rows, worked out once for all of their tiles.
+  /// @param next of a kernel that asks for biases ahead
+  /// @param row of the lane, `warp_row` the warp's first
+  template <int kColumns>
+  __device__ __forceinline__ void begin_rows(BiasesAhead<kColumns>& next, const ScoreFeatureParams& p, int row,
+                                             int warp_row, bool prefetches) const {
+    next.width = 0;
+    next.prefetched = 0;
+    if (bias == nullptr || p.bias_key != 1) return;
+    const int bytes = bytes_of(static_cast<BiasElement>(p.bias_element));
+    const int last = max(p.len_q - 1, 0);
+    const int quarter = static_cast<int>(threadIdx.x % 4);
+#pragma unroll
+    for (int h = 0; h < 2; ++h)
+      next.row[h] = bias + (min(row + 8 * h, last) * p.bias_row + 8 * (quarter % 2) + 4 * (quarter / 2)) * bytes;
+    // The same in all lanes of a warp.
+    const unsigned long long places = reinterpret_cast<unsigned long long>(bias) | p.bias_row * bytes;
+    if (bytes < 4 && places % (4 * bytes) == 0) next.width = bytes;
+    if (!prefetches || p.bias_row == 0) return;
+    const int lane = static_cast<int>(threadIdx.x % 32);
+    next.line = bias + min(warp_row + lane % 16, last) * p.bias_row * bytes + lane / 16 * 64;
+    next.prefetched = kColumns * bytes - lane / 16 * 64;
+  }
+
+  /// Asks for the biases of a tile that change_scores will take, so that they come while its products are on their way:
+  /// those of 8 and 16 bits of whole tiles.
+  /// @param tile the first key
+  template <int kColumns>
+  __device__ __forceinline__ static void ask_for_biases(BiasesAhead<kColumns>& next, const ScoreFeatureParams& p,
+                                                        int tile) {
+    next.have_come = next.width != 0 && tile % 4 == 0 && tile + kColumns <= p.len_k;
+    if (!next.have_come) return;
+    const char* const rows[2] = {next.row[0] + static_cast<long long>(tile) * next.width,
+                                 next.row[1] + static_cast<long long>(tile) * next.width};
+    if (next.width == 1) {
+      read_bias_words<1>(next.words[0], rows[0]);
+      read_bias_words<1>(next.words[1], rows[1]);
+    } else {
+      read_bias_words<2>(next.words[0], rows[0]);
+      read_bias_words<2>(next.words[1], rows[1]);
+    }
+  }
+
+  /// Asks the L2 for the biases of a tile that the warp will ask for later: each is read once, from DRAM.
+  /// @param tile the first key; not past the last whole tile, and of none below 0
+  template <int kColumns>
+  __device__ __forceinline__ static void prefetch_biases(const BiasesAhead<kColumns>& next, const ScoreFeatureParams& p,
+                                                         int tile) {
+    if (tile < 0) return;
+    const char* const from =
+        next.line + static_cast<long long>(tile) * bytes_of(static_cast<BiasElement>(p.bias_element));
+#pragma unroll
+    for (int at = 0; at < 4 * kColumns; at += 128)
+      if (at < next.prefetched) ptx::prefetch_l2(from + at);
   }
 
  private:
@@ -303,23 +275,61 @@ struct ScoreChanges<kProblem, true> : Dropout<kProblem> {
     }
   }
 
-  template <BiasElement kElement, int kRegisters>
-  __device__ __forceinline__ void add_biases(float (&s)[kRegisters], const ScoreFeatureParams& p, int row,
-                                             int first) const {
+  template <BiasElement kElement, int kRegisters, class Ahead>
+  __device__ __forceinline__ void add_biases(float (&s)[kRegisters], const ScoreFeatureParams& p, int row, int first,
+                                             const Ahead& ahead) const {
     constexpr int kBytes = bytes_of(kElement);
+    constexpr bool kAsked = Ahead::kAsked && kBytes < 4;
+    bool whole;
+    if constexpr (kAsked)
+      whole = ahead.have_come;
+    else
+      whole = reads_bias_words<kBytes, 2 * kRegisters>(p, first);
+    if (!whole) {
+#pragma unroll
+      for (int h = 0; h < 2; ++h)
+        add_bias_columns<kElement, Ahead::kAsked>(s, h, bias_of_row<kBytes>(p, row + 8 * h), p.bias_key * kBytes, first,
+                                                  max(p.len_k - 1, 0));
+      return;
+    }
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      const int r = row + 8 * h;
-      const int begin = hidden_keys(kProblem.mask, r, p.left_offset, p.len_k);
-      int end = r < p.len_q ? visible_keys(kProblem.mask, r, p.right_offset, p.len_k) : 0;
-      if constexpr (kFeatures.prefix) end = r < p.len_q ? max(end, this->prefix) : 0;
-      const char* const from = bias + (r * p.bias_row + first * p.bias_key) * kBytes;
-      const bool are_pairs = p.bias_key == 1 && reinterpret_cast<unsigned long long>(from) % (2 * kBytes) == 0;
-      if (are_pairs && first >= begin && first + 2 * kRegisters - 7 < end)
-        add_bias_pairs<kElement>(s, h, from);
-      else
-        add_bias<kElement>(s, h, from, p.bias_key * kBytes, first, begin, end);
+      if constexpr (kAsked) {
+        add_bias_words<kElement>(s, h, ahead.words[h]);
+      } else {
+        const char* const from = bias_of_row<kBytes>(p, row + 8 * h) + first_of_words<kBytes>(first);
+        if constexpr (kBytes == 4) {
+          add_bias_floats(s, h, from);
+        } else {
+          BiasWords<2 * kRegisters> words;
+          read_bias_words<kBytes>(words, from);
+          add_bias_words<kElement>(s, h, words);
+        }
+      }
     }
+  }
+
+  /// Rows past the last have the last one's.
+  template <int kBytes>
+  __device__ __forceinline__ const char* bias_of_row(const ScoreFeatureParams& p, int row) const {
+    return bias + clamped(row, 0, max(p.len_q - 1, 0)) * p.bias_row * kBytes;
+  }
+  /// Bytes from a row's first bias to the first that a lane reads of a tile.
+  /// @param first the key of the lane's first column
+  template <int kBytes>
+  __device__ __forceinline__ static long long first_of_words(int first) {
+    const int quarter = static_cast<int>(threadIdx.x % 4);
+    return static_cast<long long>(first - 2 * quarter) * kBytes + first_bias_byte<kBytes>(quarter);
+  }
+  /// Whether a tile's keys are all there, next to each other, and rows aligned to what a lane reads at once: the same
+  /// in all lanes of a warp. Keys that the mask hides are read as well.
+  template <int kBytes, int kColumns>
+  __device__ __forceinline__ bool reads_bias_words(const ScoreFeatureParams& p, int first) const {
+    if constexpr (kColumns % 16 != 0) return false;
+    const int tile = first - 2 * static_cast<int>(threadIdx.x % 4);
+    constexpr int kAtOnce = kBytes == 4 ? 8 : 4 * kBytes;
+    const unsigned long long places = reinterpret_cast<unsigned long long>(bias) + tile * kBytes;
+    return p.bias_key == 1 && ((places | p.bias_row * kBytes) % kAtOnce) == 0 && tile + kColumns <= p.len_k;
   }
 };
 

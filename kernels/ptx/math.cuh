@@ -106,4 +106,78 @@ __device__ __forceinline__ float cvt_f32_f16(unsigned packed) {
   return y;
 }
 
+/// z + x * y of both 16-bit halves of `pair` where they are above the halves of `limit`, or NaN; `other` elsewhere. As
+/// selections: with a condition in C++ the compiler puts `other` into a register of its own for every sum and moves
+/// sums to where other paths have them, two instructions more for each.
+/// https://docs.nvidia.com/cuda/parallel-thread-execution/#half-precision-comparison-instructions-setp
+template <Element kElement>
+__device__ __forceinline__ void fma_where_above(float& low, float& high, unsigned pair, unsigned limit, float y,
+                                                float other) {
+  if constexpr (kElement == Element::fp16) {
+    asm("{\n"
+        ".reg .pred p, q;\n"
+        ".reg .f32 s, t;\n"
+        "setp.gtu.f16x2 p|q, %4, %5;\n"
+        "fma.rn.f32 s, %2, %6, %0;\n"
+        "fma.rn.f32 t, %3, %6, %1;\n"
+        "selp.f32 %0, s, %7, p;\n"
+        "selp.f32 %1, t, %7, q;\n"
+        "}\n"
+        : "+f"(low), "+f"(high)
+        : "f"(unpack_low<kElement>(pair)), "f"(unpack_high<kElement>(pair)), "r"(pair), "r"(limit), "f"(y), "f"(other));
+  } else {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm("{\n"
+        ".reg .pred p, q;\n"
+        ".reg .f32 s, t;\n"
+        "setp.gtu.bf16x2 p|q, %4, %5;\n"
+        "fma.rn.f32 s, %2, %6, %0;\n"
+        "fma.rn.f32 t, %3, %6, %1;\n"
+        "selp.f32 %0, s, %7, p;\n"
+        "selp.f32 %1, t, %7, q;\n"
+        "}\n"
+        : "+f"(low), "+f"(high)
+        : "f"(unpack_low<kElement>(pair)), "f"(unpack_high<kElement>(pair)), "r"(pair), "r"(limit), "f"(y), "f"(other));
+#else
+    asm("{\n"
+        ".reg .pred p, q;\n"
+        ".reg .f32 s, t;\n"
+        "setp.gtu.f32 p, %2, %4;\n"
+        "setp.gtu.f32 q, %3, %4;\n"
+        "fma.rn.f32 s, %2, %5, %0;\n"
+        "fma.rn.f32 t, %3, %5, %1;\n"
+        "selp.f32 %0, s, %6, p;\n"
+        "selp.f32 %1, t, %6, q;\n"
+        "}\n"
+        : "+f"(low), "+f"(high)
+        : "f"(unpack_low<kElement>(pair)), "f"(unpack_high<kElement>(pair)), "f"(unpack_low<kElement>(limit)), "f"(y),
+          "f"(other));
+#endif
+  }
+}
+
+/// The same of one fp32 value.
+__device__ __forceinline__ void fma_where_above(float& z, float x, float limit, float y, float other) {
+  asm("{\n"
+      ".reg .pred p;\n"
+      ".reg .f32 s;\n"
+      "setp.gtu.f32 p, %1, %2;\n"
+      "fma.rn.f32 s, %1, %3, %0;\n"
+      "selp.f32 %0, s, %4, p;\n"
+      "}\n"
+      : "+f"(z)
+      : "f"(x), "f"(limit), "f"(y), "f"(other));
+}
+
+/// x stays where any of the bits is set, and becomes `other` elsewhere; a selection, as above.
+__device__ __forceinline__ void keep_where_any(float& x, unsigned bits, float other) {
+  asm("{\n"
+      ".reg .pred any;\n"
+      "setp.ne.u32 any, %1, 0;\n"
+      "selp.f32 %0, %0, %2, any;\n"
+      "}\n"
+      : "+f"(x)
+      : "r"(bits), "f"(other));
+}
+
 }  // namespace heed::ptx

@@ -56,6 +56,8 @@ void run_biases() {
     with({.element = element, .hides_rows = true});
     with({.element = element, .per_batch = false, .per_head = false, .key_stride = 3, .row_padding = 5});
     with({.element = element, .per_head = false, .per_row = false});
+    // Rows at multiples of 16 elements: read four columns at a time, in all tiles but the last.
+    with({.element = element, .per_head = false, .row_padding = 3, .hides_rows = true});
   }
   with({.per_key = false});
   with({.per_batch = false, .per_head = false, .per_row = false, .per_key = false});

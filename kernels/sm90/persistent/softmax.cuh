@@ -11,8 +11,19 @@
 #include "kernels/ptx/math.cuh"
 #include "kernels/sm90/persistent/entries.cuh"
 #include "kernels/sm90/persistent/gemms.cuh"
+#include "kernels/sm90/persistent/registers.hpp"
 
 namespace heed::sm90_persistent {
+
+/// Biases of the tile whose products are next. Where a config asks for none an empty type.
+template <bool kAsks, int kKeys>
+struct NextBiasesOf {
+  struct Type {};
+};
+template <int kKeys>
+struct NextBiasesOf<true, kKeys> {
+  using Type = attention::BiasesAhead<kKeys>;
+};
 
 template <const Config& kConfig, const Problem& kProblem>
 struct Softmax : Gemms<kConfig, kProblem>, attention::ListedBlocks<kProblem> {
@@ -117,14 +128,54 @@ struct Softmax : Gemms<kConfig, kProblem>, attention::ListedBlocks<kProblem> {
     if constexpr (kProblem.features.prefix) this->prefix = prefix_of(params, at.batch);
   }
 
+  /// Biases of the next tile, asked for before its products are multiplied: their loads take as long as those. Where
+  /// exponentials run beside products, scores are changed there as well, and registers are short.
+  static constexpr bool kAsksForBiases = kProblem.features.bias && kConfig.softmax_overlap == SoftmaxOverlap::none &&
+                                         kKeys / 4 + registers_needed(kConfig, kProblem) <= registers_allowed(kConfig);
+  using NextBiases = typename NextBiasesOf<kAsksForBiases, kKeys>::Type;
+  static constexpr int kPrefetchedTiles = 3;
+
+  /// The first key of tile n, as entries count.
+  __device__ __forceinline__ int first_key_of_entry(int n) const { return (kBegins ? origin() : 0) + first_key(n); }
+  __device__ __forceinline__ int key_of_lane(int n) const { return first_key_of_entry(n) + 2 * (lane % 4); }
+  __device__ __forceinline__ bool reads_bias(int n) const {
+    if constexpr (kSkipsBias) return !this->blocks.is_full(index_in_list(this->blocks, n * kKeys));
+    return true;
+  }
+
+  /// To be called before the products of KV tile n.
+  __device__ __forceinline__ void ask_for_biases(NextBiases& next, int n) const {
+    if constexpr (kAsksForBiases) {
+      Changes::ask_for_biases(next, params, first_key_of_entry(n));
+      prefetch_biases(next, n - kPrefetchedTiles);
+    }
+  }
+  /// Of the first tile, the last of the keys.
+  __device__ __forceinline__ void ask_for_first_biases(NextBiases& next, int n) const {
+    if constexpr (kAsksForBiases) {
+      bool prefetches = true;
+      if constexpr (kProblem.features.blocks) prefetches = this->blocks.numbers == nullptr;
+      Changes::begin_rows(next, params, row(0), warpgroup_row + warp * 16, prefetches);
+#pragma unroll
+      for (int i = 1; i < kPrefetchedTiles; ++i) prefetch_biases(next, n - i);
+      ask_for_biases(next, n);
+    }
+  }
+  __device__ __forceinline__ void prefetch_biases(const NextBiases& next, int n) const {
+    Changes::prefetch_biases(next, params, n < 0 ? -1 : (kBegins ? origin() : 0) + n * kKeys);
+  }
+
   /// The products of KV tile n become scores, where the problem's are more than these. Once for every tile, before it
   /// is masked.
   __device__ __forceinline__ void change_products(AccS& s, int n) const {
-    if constexpr (kChanges) {
-      bool reads_bias = true;
-      if constexpr (kSkipsBias) reads_bias = !this->blocks.is_full(index_in_list(this->blocks, n * kKeys));
-      Changes::change_scores(s, params, row(0), (kBegins ? origin() : 0) + first_key(n) + 2 * (lane % 4), reads_bias);
-    }
+    if constexpr (kChanges) Changes::change_scores(s, params, row(0), key_of_lane(n), reads_bias(n));
+  }
+  /// The same with biases that have been asked for.
+  __device__ __forceinline__ void change_products(AccS& s, int n, const NextBiases& next) const {
+    if constexpr (kAsksForBiases)
+      Changes::change_scores(s, params, row(0), key_of_lane(n), reads_bias(n), next);
+    else
+      change_products(s, n);
   }
 
   /// Adds the head's sink to rows that are done with this part's keys, for one of the parts alone: outputs, row maxima
@@ -243,8 +294,8 @@ struct Softmax : Gemms<kConfig, kProblem>, attention::ListedBlocks<kProblem> {
   }
 
   /// Of the first tile's products, some of whose keys may be hidden.
-  __device__ __forceinline__ void first_tile_softmax(FragP& p, AccS& s, int n, bool masked) {
-    change_products(s, n);
+  __device__ __forceinline__ void first_tile_softmax(FragP& p, AccS& s, int n, bool masked, const NextBiases& biases) {
+    change_products(s, n, biases);
     if (masked) mask_scores(s, n * kKeys);
     if (kConfig.row_max != RowMax::stale_16 || !stale_16_softmax(p, s)) online_softmax(p, s);
   }

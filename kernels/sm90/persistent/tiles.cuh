@@ -29,7 +29,7 @@ namespace heed::sm90_persistent {
 template <const Config& kConfig, const Problem& kProblem>
 struct Tiles : ClearedValues<kConfig, kProblem> {
   using Base = ClearedValues<kConfig, kProblem>;
-  using Base::change_products;
+  using Base::ask_for_biases, Base::ask_for_first_biases, Base::change_products;
   using Base::clear_values_past_keys, Base::clear_values_before_keys;
   using Base::gemm_qk, Base::gemm_pv, Base::gemm_qk_pv, Base::begin_gemms, Base::end_gemms, Base::let_next_start;
   using Base::kBegins, Base::hidden_from_some, Base::kKeys, Base::kSteps, Base::kAhead, Base::kPlan, Base::kMostSum,
@@ -39,7 +39,7 @@ struct Tiles : ClearedValues<kConfig, kProblem> {
   using Base::smem, Base::lane, Base::kv_group, Base::scale_log2, Base::kv_stage, Base::acc_o, Base::row_max,
       Base::row_sum;
   using Base::wait_for_stage, Base::wait_for_next_stage, Base::try_wait_next, Base::release_stage, Base::skip_iteration;
-  using typename Base::AccS, typename Base::FragP;
+  using typename Base::AccS, typename Base::FragP, typename Base::NextBiases;
 
   // ---- compile-time facts
   static constexpr bool kOneTile = kConfig.scheduler == Scheduler::single_tile;
@@ -198,18 +198,21 @@ struct Tiles : ClearedValues<kConfig, kProblem> {
     if constexpr (kConfig.softmax_overlap != SoftmaxOverlap::qk_pv) {
       AccS s;
       FragP p;
+      NextBiases biases;
+      ask_for_first_biases(biases, n);
       scores_alone(s, queries);
       try_wait_next(kv_stage);
       const int hidden = kBegins ? hidden_from_some() : 0;
-      first_tile_softmax(p, s, n, is_first_masked(n, seen_by_all) || (kBegins && n * kKeys < hidden));
+      first_tile_softmax(p, s, n, is_first_masked(n, seen_by_all) || (kBegins && n * kKeys < hidden), biases);
       clear_values_past_keys(n);
       const auto step = [&] { return kTogether && n > both_see ? 2 : 1; };
       int by = step();
       if constexpr (kKnown.some_later_masked)
 #pragma unroll 1
         for (; n - by >= first && (n - by + 1) * kKeys > seen_by_all; n -= by, by = step()) {
+          ask_for_biases(biases, n - by);
           both_products(s, queries, p, by == 2);
-          change_products(s, n - by);
+          change_products(s, n - by, biases);
           mask_scores(s, (n - by) * kKeys);
           online_softmax(p, s);
         }
@@ -220,8 +223,9 @@ struct Tiles : ClearedValues<kConfig, kProblem> {
             exponentials_beside_values(s, queries, p, n - 2, true);
             continue;
           }
+          ask_for_biases(biases, n - 2);
           both_products(s, queries, p, true);
-          change_products(s, n - 2);
+          change_products(s, n - 2, biases);
           if (kConfig.row_max == RowMax::online || !stale_softmax(p, s)) online_softmax(p, s);
         }
         if (n > both_see) first = n;
@@ -230,8 +234,9 @@ struct Tiles : ClearedValues<kConfig, kProblem> {
       for (; n > first; --n) {
         if constexpr (kBegins)
           if ((n - 1) * kKeys < hidden) {
+            ask_for_biases(biases, n - 1);
             both_products(s, queries, p, false);
-            change_products(s, n - 1);
+            change_products(s, n - 1, biases);
             mask_scores(s, (n - 1) * kKeys);
             online_softmax(p, s);
             continue;
@@ -240,8 +245,9 @@ struct Tiles : ClearedValues<kConfig, kProblem> {
           exponentials_beside_values(s, queries, p, n - 1, false);
           continue;
         }
+        ask_for_biases(biases, n - 1);
         both_products(s, queries, p, false);
-        change_products(s, n - 1);
+        change_products(s, n - 1, biases);
         if (kConfig.row_max == RowMax::online || !stale_softmax(p, s)) online_softmax(p, s);
       }
       if (!kTogether || !takes_partners_tiles) release_queries();
@@ -269,7 +275,7 @@ struct Tiles : ClearedValues<kConfig, kProblem> {
     const int hidden = kBegins ? hidden_from_some() : 0;
     const bool masked = is_first_masked(n, seen_by_all) || (kBegins && n * kKeys < hidden);
     if (kKnown.some_are_one && (!kKnown.some_are_more || n == first)) {
-      first_tile_softmax(p[0], s[0], n, masked);
+      first_tile_softmax(p[0], s[0], n, masked, NextBiases{});
       release_queries();
       skip_iteration();  // between a tile's scores and its values
       clear_values_past_keys(n);

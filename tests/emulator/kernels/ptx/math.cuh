@@ -49,4 +49,16 @@ float unpack_high(unsigned packed) {
   return emulator::load_16(kElement == Element::bf16, reinterpret_cast<const std::byte*>(&packed) + 2);
 }
 
+inline void fma_where_above(float& z, float x, float limit, float y, float other) {
+  z = x <= limit ? other : std::fma(x, y, z);
+}
+template <Element kElement>
+void fma_where_above(float& low, float& high, unsigned pair, unsigned limit, float y, float other) {
+  fma_where_above(low, unpack_low<kElement>(pair), unpack_low<kElement>(limit), y, other);
+  fma_where_above(high, unpack_high<kElement>(pair), unpack_low<kElement>(limit), y, other);
+}
+inline void keep_where_any(float& x, unsigned bits, float other) {
+  if (bits == 0) x = other;
+}
+
 }  // namespace heed::ptx
