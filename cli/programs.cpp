@@ -172,9 +172,12 @@ int build(const BuildOptions& o) {
         one.record.variant = name;
         one.record.origin = "library";
         if (!o.dry_run)
-          one.build = builder->start(
-              {.device = device.kind, .arch = device.arch, .source = source, .entry = entry, .supports_pdl = waits,
-               .semaphores = counts});
+          one.build = builder->start({.device = device.kind,
+                                      .arch = device.arch,
+                                      .source = source,
+                                      .entry = entry,
+                                      .supports_pdl = waits,
+                                      .semaphores = counts});
         pending.push_back(std::move(one));
       };
       add(padding::kCopyProgram, padding::copy_source(), padding::kCopyEntry, false);

@@ -117,8 +117,8 @@ AppendKey key_of(const Described& d) {
   const auto add = [&](std::initializer_list<std::int64_t> words) {
     for (const std::int64_t word : words) key.at(at++) = word;
   };
-  add({p.device_type, p.device, p.batch, p.heads_kv, p.len_k, p.dim, p.dim_v, p.dtype_k, p.dtype_v, p.dtype_o,
-       p.flags, p.page_size, p.pages, p.page_table_stride, d.rows.flags, d.rows.len_new, d.rows.total_new});
+  add({p.device_type, p.device, p.batch, p.heads_kv, p.len_k, p.dim, p.dim_v, p.dtype_k, p.dtype_v, p.dtype_o, p.flags,
+       p.page_size, p.pages, p.page_table_stride, d.rows.flags, d.rows.len_new, d.rows.total_new});
   for (const heed_strides& s : {p.k_strides, p.v_strides, d.rows.k_strides, d.rows.v_strides})
     add({s.batch, s.head, s.row, s.dim});
   for (const heed_scales& s : {p.k_scales, p.v_scales}) add({s.batch, s.head, s.row, s.dim, s.rows});
@@ -143,8 +143,7 @@ Append append_of(const Described& d) {
   const std::lock_guard lock(append_mutex());
   if (const auto found = appends().find(key); found != appends().end()) return found->second;
   heed_append* made = nullptr;
-  if (heed_append_create(&d.problem, &d.rows, nullptr, &made) != HEED_OK)
-    throw std::runtime_error(heed_last_error());
+  if (heed_append_create(&d.problem, &d.rows, nullptr, &made) != HEED_OK) throw std::runtime_error(heed_last_error());
   if (appends().size() >= kMost) appends().clear();
   return appends()[key] = Append(made, heed_append_destroy);
 }

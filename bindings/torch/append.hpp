@@ -1,5 +1,5 @@
-/// heed::append_kv, of tensors (batch, heads_kv, rows, dim), ragged ones (rows, heads_kv, dim), and caches of entries or
-/// of pages: (parts, heads_kv, rows, dim).
+/// heed::append_kv, of tensors (batch, heads_kv, rows, dim), ragged ones (rows, heads_kv, dim), and caches of entries
+/// or of pages: (parts, heads_kv, rows, dim).
 #pragma once
 
 #include "libtorch.hpp"

@@ -34,9 +34,10 @@ extern "C" {
 typedef struct heed_append_rows {
   uint32_t struct_size; /* sizeof(heed_append_rows) */
   uint32_t flags;
-  int64_t len_new;        /* rows that each entry gets; with HEED_APPEND_RAGGED the most that one gets */
-  int64_t total_new;      /* with HEED_APPEND_RAGGED: of all entries, at least len_new where there is one; else 0 */
-  heed_strides k_strides; /* of (batch, heads_kv, len_new, dim), ragged (total_new, heads_kv, dim) with `batch` 0; all */
+  int64_t len_new;   /* rows that each entry gets; with HEED_APPEND_RAGGED the most that one gets */
+  int64_t total_new; /* with HEED_APPEND_RAGGED: of all entries, at least len_new where there is one; else 0 */
+  heed_strides
+      k_strides; /* of (batch, heads_kv, len_new, dim), ragged (total_new, heads_kv, dim) with `batch` 0; all */
   heed_strides v_strides; /* zero: dense in that order. Strides of more than one row, head or entry are not 0 */
   uint64_t reserved[4];   /* 0 */
 } heed_append_rows;
@@ -71,23 +72,22 @@ HEED_API void heed_append_tensors_init(heed_append_tensors* tensors);
 
 /* Row i that entry b gets becomes its key lengths[b] + i. `problem` is that of the attention that reads the cache: its
  * batch, heads_kv, len_k (keys that an entry has room for), dims, element types, k_strides, v_strides, pages and scale
- * factors count, its queries and features do not. K and V of 8 bits are quantised by heed_quantise's rule (nearest even,
- * beyond the largest element the largest; NaN and infinity become NaN, in int8 the factor of a row that has its own).
- * On a GPU it loads a program, in milliseconds, into the context as heed_plan_create does. `options` may be null:
+ * factors count, its queries and features do not. K and V of 8 bits are quantised by heed_quantise's rule (nearest
+ * even, beyond the largest element the largest; NaN and infinity become NaN, in int8 the factor of a row that has its
+ * own). On a GPU it loads a program, in milliseconds, into the context as heed_plan_create does. `options` may be null:
  * `programs` alone counts.
  * HEED_UNSUPPORTED: keys of HEED_RAGGED problems, which follow each other without room behind them; head dims beyond
  * 512, on a GPU of 8-bit caches beyond 256; a file of programs without that of the append. */
 HEED_API heed_status heed_append_create(const heed_problem* problem, const heed_append_rows* rows,
                                         const heed_options* options, heed_append** append);
-/* One launch on the stream, which allocates nothing and waits for nothing, so that it can be captured into a CUDA graph;
- * on a CPU it is done on return. Threads may run one append at a time each on a stream of its own.
- * `flags`: HEED_RUN_DEPENDENT, where heed_append_can_be_dependent says so. A plan that runs behind it with that flag is
- * set up while this runs.
- * A CPU refuses, before anything is written, what does not fit: lengths below 0 or with the new rows beyond len_k,
- * numbers of pages that there are not, cu_seqlens that decrease, reach past total_new or give an entry more than
- * len_new, factors that are not positive and finite. A GPU leaves out the rows concerned: nothing is written before key
- * 0, from key len_k on, or where the page table names no page, and where cu_seqlens decrease or reach past total_new
- * nothing at all is. */
+/* One launch on the stream, which allocates nothing and waits for nothing, so that it can be captured into a CUDA
+ * graph; on a CPU it is done on return. Threads may run one append at a time each on a stream of its own. `flags`:
+ * HEED_RUN_DEPENDENT, where heed_append_can_be_dependent says so. A plan that runs behind it with that flag is set up
+ * while this runs. A CPU refuses, before anything is written, what does not fit: lengths below 0 or with the new rows
+ * beyond len_k, numbers of pages that there are not, cu_seqlens that decrease, reach past total_new or give an entry
+ * more than len_new, factors that are not positive and finite. A GPU leaves out the rows concerned: nothing is written
+ * before key 0, from key len_k on, or where the page table names no page, and where cu_seqlens decrease or reach past
+ * total_new nothing at all is. */
 HEED_API heed_status heed_append_run(const heed_append* append, const heed_append_tensors* tensors, void* stream,
                                      uint32_t flags);
 /* 1 where HEED_RUN_DEPENDENT may be given, else 0. */

@@ -34,12 +34,12 @@ void expect_struct(const heed_append_rows* rows) {
 void expect_lengths(const heed_problem& p, const heed_append_rows& rows) {
   const bool is_ragged = (rows.flags & HEED_APPEND_RAGGED) != 0;
   if (rows.len_new < 0 || rows.len_new >= kMostSize)
-    throw Error(ErrorCode::invalid_workload,
-                fmt::format("len_new is {}; it must be 0 to 2^31 - 1", rows.len_new), std::to_string(rows.len_new));
+    throw Error(ErrorCode::invalid_workload, fmt::format("len_new is {}; it must be 0 to 2^31 - 1", rows.len_new),
+                std::to_string(rows.len_new));
   if (!is_ragged && rows.total_new != 0)
-    refuse_append(fmt::format("total_new is {} without HEED_APPEND_RAGGED; leave it 0, or give the flag",
-                              rows.total_new),
-                  std::to_string(rows.total_new));
+    refuse_append(
+        fmt::format("total_new is {} without HEED_APPEND_RAGGED; leave it 0, or give the flag", rows.total_new),
+        std::to_string(rows.total_new));
   const std::int64_t least = p.batch == 0 ? 0 : rows.len_new;
   if (is_ragged && (rows.total_new < least || rows.total_new >= kMostSize))
     throw Error(ErrorCode::invalid_workload,
@@ -67,9 +67,9 @@ void expect_own_places(const char* name, const TensorSizes& s, const TensorLayou
        {std::tuple{"batch", s.batch, layout.batch}, std::tuple{"head", s.heads, layout.head},
         std::tuple{"row", s.rows, layout.row}, std::tuple{"dim", s.dim, layout.step}})
     if (count > 1 && stride == 0)
-      refuse_append(fmt::format("the {} stride of {} is 0, so that {} rows would be written to one place", which, name,
-                                count),
-                    "0");
+      refuse_append(
+          fmt::format("the {} stride of {} is 0, so that {} rows would be written to one place", which, name, count),
+          "0");
 }
 
 append::Tensor tensor_of(const Problem& problem, bool is_value, const TensorLayout& from) {
@@ -90,11 +90,12 @@ append::Tensor tensor_of(const Problem& problem, bool is_value, const TensorLayo
   t.rows.are_keys = 1;
   if (append::is_copied(t)) return t;
   if (problem.device == DeviceKind::cuda && sizes.dim > kMostGpuDim)
-    throw Error(ErrorCode::unsupported,
-                fmt::format("{} of 8 bits and head dim {} is not supported by the append on a GPU; the largest that is: "
-                            "{}",
-                            name, sizes.dim, kMostGpuDim),
-                std::to_string(sizes.dim));
+    throw Error(
+        ErrorCode::unsupported,
+        fmt::format("{} of 8 bits and head dim {} is not supported by the append on a GPU; the largest that is: "
+                    "{}",
+                    name, sizes.dim, kMostGpuDim),
+        std::to_string(sizes.dim));
   t.rows.scales = is_value ? problem.v_scales : problem.k_scales;
   const TensorStrides& s = t.rows.scales.strides;
   t.finds_factor = s.row != 0 && t.rows.scales.rows == 1 ? 1 : 0;
@@ -124,7 +125,7 @@ struct GivenAddress {
   const void* address;
   std::uintptr_t alignment;
   bool is_needed;
-  const char* belongs_to;  // what an append that has such a tensor is; null: all may
+  const char* belongs_to;    // what an append that has such a tensor is; null: all may
   std::int64_t numbers = 0;  // int32 from it, of those that lie apart from lengths_after
 };
 
@@ -177,17 +178,17 @@ append::Append AppendRun::bound(const heed_append_tensors& t) const {
   const std::int64_t pages_each = has_pages ? (a.len_cache + a.page_size - 1) / a.page_size : 0;
   const std::int64_t table_numbers = has_entries ? (a.batch - 1) * a.table_stride + pages_each : 0;
   constexpr std::uintptr_t kInt = sizeof(std::int32_t);
-  expect_addresses({{"new_k", t.new_k, bytes(a.k.rows.element), has_rows, nullptr},
-                    {"new_v", t.new_v, bytes(a.v.rows.element), has_rows, nullptr},
-                    {"k", t.k, bytes(a.k.rows.to_element), has_rows, nullptr},
-                    {"v", t.v, bytes(a.v.rows.to_element), has_rows, nullptr},
-                    {"lengths", t.lengths, kInt, has_entries, nullptr},
-                    {"lengths_after", t.lengths_after, kInt, has_entries && t.lengths_after != nullptr, nullptr},
-                    {"cu_seqlens", t.cu_seqlens, kInt, is_ragged && has_entries,
-                     is_ragged ? nullptr : "HEED_APPEND_RAGGED"},
-                    {"page_table", t.page_table, kInt, has_pages && has_rows, has_pages ? nullptr : "HEED_PAGED"},
-                    {"k_scale", t.k_scale, sizeof(float), has_rows && of_k == nullptr, of_k},
-                    {"v_scale", t.v_scale, sizeof(float), has_rows && of_v == nullptr, of_v}});
+  expect_addresses(
+      {{"new_k", t.new_k, bytes(a.k.rows.element), has_rows, nullptr},
+       {"new_v", t.new_v, bytes(a.v.rows.element), has_rows, nullptr},
+       {"k", t.k, bytes(a.k.rows.to_element), has_rows, nullptr},
+       {"v", t.v, bytes(a.v.rows.to_element), has_rows, nullptr},
+       {"lengths", t.lengths, kInt, has_entries, nullptr},
+       {"lengths_after", t.lengths_after, kInt, has_entries && t.lengths_after != nullptr, nullptr},
+       {"cu_seqlens", t.cu_seqlens, kInt, is_ragged && has_entries, is_ragged ? nullptr : "HEED_APPEND_RAGGED"},
+       {"page_table", t.page_table, kInt, has_pages && has_rows, has_pages ? nullptr : "HEED_PAGED"},
+       {"k_scale", t.k_scale, sizeof(float), has_rows && of_k == nullptr, of_k},
+       {"v_scale", t.v_scale, sizeof(float), has_rows && of_v == nullptr, of_v}});
   expect_apart(t.lengths_after, a.batch,
                {{"lengths", t.lengths, kInt, true, nullptr, a.batch},
                 {"cu_seqlens", t.cu_seqlens, kInt, true, nullptr, a.batch + std::int64_t{1}},
@@ -211,9 +212,10 @@ void AppendRun::run(const heed_append_tensors& tensors, void* stream, std::uint3
                   std::to_string(flags));
   const bool dependent = (flags & HEED_RUN_DEPENDENT) != 0;
   if (dependent && !can_be_dependent())
-    refuse_append("HEED_RUN_DEPENDENT is given, and this append cannot be a dependent launch; ask "
-                  "heed_append_can_be_dependent",
-                  std::to_string(flags));
+    refuse_append(
+        "HEED_RUN_DEPENDENT is given, and this append cannot be a dependent launch; ask "
+        "heed_append_can_be_dependent",
+        std::to_string(flags));
   const append::Append append = bound(tensors);
   if (append.batch == 0) return;
   const bool has_rows = append::rows_of_all(append) > 0 && append.heads > 0;

@@ -118,11 +118,11 @@ std::string wrong_numbers(const Append& a) {
     if (std::string wrong = wrong_begins(a); !wrong.empty()) return wrong;
   for (int b = 0; b < a.batch; ++b) {
     const int rows = rows_of_entry(a, b);
-    if (a.lengths[b] < 0)
-      return fmt::format("the length of entry {} is {}; it must be 0 or more", b, a.lengths[b]);
+    if (a.lengths[b] < 0) return fmt::format("the length of entry {} is {}; it must be 0 or more", b, a.lengths[b]);
     const long long before = first_key(a, b);
     if (before < 0)
-      return fmt::format("entry {} has {} keys after {} new ones; it must have as many at least", b, a.lengths[b], rows);
+      return fmt::format("entry {} has {} keys after {} new ones; it must have as many at least", b, a.lengths[b],
+                         rows);
     if (before + rows > a.len_cache)
       return fmt::format("entry {} has {} keys, and {} new ones; its cache has room for {}", b, before, rows,
                          a.len_cache);

@@ -20,8 +20,8 @@ const std::string& append_source();
 bool can_be_dependent(std::string_view arch);
 
 /// What is wrong with the numbers of an append, in a sentence: lengths below 0 or with the new rows beyond the cache,
-/// cu_seqlens that decrease, reach past the new rows or give an entry more than len_new, pages that there are not, given
-/// factors that are not positive and finite; "" where nothing is. For memory that the host can read.
+/// cu_seqlens that decrease, reach past the new rows or give an entry more than len_new, pages that there are not,
+/// given factors that are not positive and finite; "" where nothing is. For memory that the host can read.
 std::string wrong_numbers(const Append& append);
 
 /// Appends in this thread, as a GPU does: what wrong_numbers refuses too.

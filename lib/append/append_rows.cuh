@@ -121,8 +121,8 @@ __device__ inline void append_rows(const Append& a, int* shared) {
        item += warps) {
     const long long row = item / a.heads;
     const int head = static_cast<int>(item % a.heads);
-    const int entry = begins != nullptr ? entry_of(begins, a.batch, static_cast<int>(row))
-                                        : static_cast<int>(row / a.len_new);
+    const int entry =
+        begins != nullptr ? entry_of(begins, a.batch, static_cast<int>(row)) : static_cast<int>(row / a.len_new);
     if (entry < 0) continue;
     const int begin = begins != nullptr ? begins[entry] : 0;
     const int i = begins != nullptr ? static_cast<int>(row) - begin : static_cast<int>(row % a.len_new);

@@ -1,13 +1,13 @@
-/// Rows of new keys and values written behind those of a cache: what a launch is told, and where each row goes, on every
-/// device.
+/// Rows of new keys and values written behind those of a cache: what a launch is told, and where each row goes, on
+/// every device.
 ///
-/// Row i of entry b becomes key before[b] + i of that entry, in pages of a pool or in the entry's part of one tensor, as
-/// attention reads them (kernels/attention/features.hpp). FlashAttention does so in flash_attn_with_kvcache(k=, v=),
-/// FlashInfer in append_paged_kv_cache, vLLM in reshape_and_cache. Elements are copied, or quantised by factors that are
-/// given; where each row has a factor, the row's own is found and written too (quantise_rows.hpp says how).
+/// Row i of entry b becomes key before[b] + i of that entry, in pages of a pool or in the entry's part of one tensor,
+/// as attention reads them (kernels/attention/features.hpp). FlashAttention does so in flash_attn_with_kvcache(k=, v=),
+/// FlashInfer in append_paged_kv_cache, vLLM in reshape_and_cache. Elements are copied, or quantised by factors that
+/// are given; where each row has a factor, the row's own is found and written too (quantise_rows.hpp says how).
 ///
-/// What would lie beyond the cache is not written: keys before 0 and from len_cache on, rows of a page that there is not.
-/// Where cu_seqlens decrease, or reach past the new rows, nothing is.
+/// What would lie beyond the cache is not written: keys before 0 and from len_cache on, rows of a page that there is
+/// not. Where cu_seqlens decrease, or reach past the new rows, nothing is.
 #pragma once
 
 #include "lib/quantise/quantise_rows.hpp"

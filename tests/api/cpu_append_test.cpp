@@ -1,8 +1,8 @@
-// New keys and values written into a cache on a CPU, through the C interface alone: attention over the cache is that over
-// all keys, and what cannot be is refused.
+// New keys and values written into a cache on a CPU, through the C interface alone: attention over the cache is that
+// over all keys, and what cannot be is refused.
+#include "c_library.hpp"
 #include "cpu_programs.hpp"
 #include "heed/append.h"
-#include "c_library.hpp"
 #include "testing.hpp"
 #include "workload/features.hpp"
 #include "workload/half.hpp"
@@ -184,7 +184,7 @@ TEST_F(CpuAppend, RowsOfEntriesMustFollowEachOther) {
   t_.cu_seqlens = begins.data();
   run();
   EXPECT_EQ(after_, (std::vector{4, 47, 12}));
-  EXPECT_EQ(k_[0], 1);                            // row 0 of the new ones, head 0
+  EXPECT_EQ(k_[0], 1);                                  // row 0 of the new ones, head 0
   EXPECT_EQ(k_[2 * 2 * 51 * 16 + 9 * 16], 4 * 32 + 1);  // of entry 2
   begins = {0, 4, 3, 7};
   expect_no_run("cu_seqlens[2] is 3; it must be 4 or more");
@@ -201,8 +201,8 @@ TEST_F(CpuAppend, CachesOf8BitsHaveFactors) {
   p_.dtype_k = HEED_FP8_E4M3;
   p_.dtype_v = HEED_INT8;
   p_.dtype_q = HEED_FP32;
-  p_.k_scales = {0, 1, 0, 0, 1};                // each head
-  p_.v_scales = {2 * 51, 51, 1, 0, 1};          // each row
+  p_.k_scales = {0, 1, 0, 0, 1};        // each head
+  p_.v_scales = {2 * 51, 51, 1, 0, 1};  // each row
   std::vector<float> of_k = {0.5F, 2.0F};
   std::vector<float> of_v(3 * 2 * 51, 77.0F);
   create();
@@ -212,7 +212,7 @@ TEST_F(CpuAppend, CachesOf8BitsHaveFactors) {
   run();
   const auto* const k = static_cast<const unsigned char*>(t_.k);
   const auto* const v = static_cast<const unsigned char*>(t_.v);
-  EXPECT_EQ(k[0], float_to_e4m3(1 / 0.5F));                            // entry 0, head 0, key 0
+  EXPECT_EQ(k[0], float_to_e4m3(1 / 0.5F));                                     // entry 0, head 0, key 0
   EXPECT_EQ(k[51 * 16], float_to_e4m3(static_cast<float>(4 * 16 + 1) / 2.0F));  // head 1
   EXPECT_EQ(of_v[0], 16.0F / 127);
   EXPECT_EQ(v[15], float_to_int8(-127));
@@ -228,7 +228,8 @@ TEST_F(CpuAppend, CachesOf8BitsHaveFactors) {
 TEST_F(CpuAppend, AddressesThatCannotBeAreRefused) {
   create();
   const heed_append_tensors good = t_;
-  for (const auto& [member, name] : {std::pair{&heed_append_tensors::new_k, "new_k"}, {&heed_append_tensors::new_v, "new_v"}}) {
+  for (const auto& [member, name] :
+       {std::pair{&heed_append_tensors::new_k, "new_k"}, {&heed_append_tensors::new_v, "new_v"}}) {
     t_.*member = nullptr;
     expect_no_run(fmt::format("the address of {} is null", name));
     t_.*member = reinterpret_cast<const char*>(new_k_.data()) + 2;

@@ -103,7 +103,8 @@ TEST_F(GpuAppends, ProgramsOfOlderArchitecturesAreNoDependentLaunches) {
   EXPECT_TRUE(append::can_be_dependent("sm_100a"));
   heed_append* append = nullptr;
   // The stand-in is an sm_90: machine code of sm_80 does not run there.
-  expect_status(heed_append_create(&p_, &rows_, &options_, &append), HEED_UNSUPPORTED, "no program that appends to a cache");
+  expect_status(heed_append_create(&p_, &rows_, &options_, &append), HEED_UNSUPPORTED,
+                "no program that appends to a cache");
   write("compute_80");
   if (heed_append_create(&p_, &rows_, &options_, &append) != HEED_OK) return;  // PTX that the stand-in does not take
   EXPECT_EQ(heed_append_can_be_dependent(append), 0);

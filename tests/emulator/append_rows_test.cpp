@@ -45,10 +45,10 @@ struct Case {
   std::vector<int> lengths = {0, 7, 13};
   std::vector<int> begins = {};  ///< of ragged rows; empty: each entry has len_new
   bool are_after = false;
-  int scale_rows = 0;        ///< of K and V in 8 bits: rows that share a factor; 0: all of a head
-  bool channel = false;      ///< of V
-  long long step = 1;        ///< from one element of a new row to the next
-  int wrong_page_entry = -1; ///< whose first page is one that there is not
+  int scale_rows = 0;         ///< of K and V in 8 bits: rows that share a factor; 0: all of a head
+  bool channel = false;       ///< of V
+  long long step = 1;         ///< from one element of a new row to the next
+  int wrong_page_entry = -1;  ///< whose first page is one that there is not
   std::uint64_t seed = 1;
 };
 
@@ -159,9 +159,7 @@ class Appended {
   }
 
   [[nodiscard]] int pages() const { return pages_; }
-  [[nodiscard]] int page_bytes() const {
-    return c_.page_size * c_.heads * c_.dim * static_cast<int>(size_of(c_.k));
-  }
+  [[nodiscard]] int page_bytes() const { return c_.page_size * c_.heads * c_.dim * static_cast<int>(size_of(c_.k)); }
 
  private:
   // Element by element, by the words of heed/append.h alone.
@@ -189,15 +187,16 @@ class Appended {
           for (const bool is_v : {false, true})
             for (int d = 0; d < (is_v ? c_.dim_v : c_.dim); ++d) {
               const int dim = is_v ? c_.dim_v : c_.dim;
-              const auto from = static_cast<std::size_t>(((begin + i) * c_.heads + h) * dim + d) *
-                                static_cast<std::size_t>(c_.step);
+              const auto from =
+                  static_cast<std::size_t>(((begin + i) * c_.heads + h) * dim + d) * static_cast<std::size_t>(c_.step);
               const TensorStrides& s = (is_v ? a.v : a.k).rows.to_strides;
               const auto to = static_cast<std::size_t>(part * s.batch + h * s.head + row * s.row + d);
               (is_v ? v : k)[to] = static_cast<double>(load_element(c_.dtype, (is_v ? new_v_ : new_k_).data(), from));
             }
       }
     }
-    const auto compare = [&](const std::vector<unsigned char>& bytes, Dtype dtype, const std::map<std::size_t, double>& wanted) {
+    const auto compare = [&](const std::vector<unsigned char>& bytes, Dtype dtype,
+                             const std::map<std::size_t, double>& wanted) {
       for (std::size_t i = 0; i < bytes.size() / size_of(dtype); ++i) {
         const auto at = wanted.find(i);
         if (at == wanted.end()) {
@@ -233,7 +232,8 @@ TEST(AppendRows, GoBehindTheKeysOfTheirEntries) {
 
 // Rows that no 16 bytes divide, elements that do not follow each other, head dims of V unlike that of K.
 TEST(AppendRows, OfAnyRows) {
-  for (const auto& [dim, dim_v, step] : {std::tuple{1, 3, 1LL}, {72, 64, 1LL}, {64, 64, 2LL}, {256, 8, 1LL}, {33, 33, 1LL}})
+  for (const auto& [dim, dim_v, step] :
+       {std::tuple{1, 3, 1LL}, {72, 64, 1LL}, {64, 64, 2LL}, {256, 8, 1LL}, {33, 33, 1LL}})
     Appended({.dim = dim, .dim_v = dim_v, .step = step}).run(2);
 }
 
@@ -285,7 +285,8 @@ TEST(AppendRows, NothingIsWrittenBesideTheCache) {
 
 TEST(AppendRows, CachesOf8BitsByGivenFactors) {
   for (const int page_size : {0, 8})
-    for (const auto& [k, v] : {std::pair{Dtype::e4m3, Dtype::int8}, {Dtype::int8, Dtype::fp16}, {Dtype::fp16, Dtype::e5m2}})
+    for (const auto& [k, v] :
+         {std::pair{Dtype::e4m3, Dtype::int8}, {Dtype::int8, Dtype::fp16}, {Dtype::fp16, Dtype::e5m2}})
       for (const int dim : {32, 128, 72}) {
         Case c{.k = k, .v = v, .dim = dim, .dim_v = dim, .page_size = page_size};
         Appended(c).run();

@@ -1,5 +1,5 @@
-// Appends to a cache on a GPU: the bytes that a CPU writes, in plain, dependent and captured launches, and nothing beside
-// the cache.
+// Appends to a cache on a GPU: the bytes that a CPU writes, in plain, dependent and captured launches, and nothing
+// beside the cache.
 #include <fmt/format.h>
 
 #include "gpu/gpu_test.hpp"
@@ -12,6 +12,7 @@
 #include "device/cuda_driver.hpp"
 #include "dispatch/program_file.hpp"
 #include "worker/cuda_memory.hpp"
+#include "workload/half.hpp"
 
 namespace heed {
 namespace {
@@ -87,8 +88,7 @@ TEST_F(GpuAppend, WritesWhatACpuWrites) {
       m.lengths = {0, 100, 263, 1, 17};
       m.after.assign(5, -1);
       m.begins = {0, 20, 20, 57, 58, 60};
-      for (std::int64_t i = 0; i < problem.pages; ++i)
-        m.table.push_back(static_cast<int>((i * 7 + 3) % problem.pages));
+      for (std::int64_t i = 0; i < problem.pages; ++i) m.table.push_back(static_cast<int>((i * 7 + 3) % problem.pages));
       if (problem.pages % 7 == 0) std::reverse(m.table.begin(), m.table.end());
       const auto tensors_of = [&](const auto& place) {
         heed_append_tensors t;
@@ -133,8 +133,8 @@ TEST_F(GpuAppend, WritesWhatACpuWrites) {
       EXPECT_TRUE(same(m.k, of_gpu.k));
       EXPECT_TRUE(same(m.v, of_gpu.v));
       EXPECT_TRUE(same(m.after, of_gpu.lengths_after));
-      if (of_gpu.k_scale != nullptr) EXPECT_TRUE(same(m.k_scale, of_gpu.k_scale));
-      if (of_gpu.v_scale != nullptr) EXPECT_TRUE(same(m.v_scale, of_gpu.v_scale));
+      EXPECT_TRUE(of_gpu.k_scale == nullptr || same(m.k_scale, of_gpu.k_scale));
+      EXPECT_TRUE(of_gpu.v_scale == nullptr || same(m.v_scale, of_gpu.v_scale));
     }
   cuda.stream_destroy(stream);
 }
