@@ -1,8 +1,7 @@
 """heed.append_kv: new keys and values written into a cache, in pages or in one tensor, before the attention that reads them.
 
-As flash_attn_with_kvcache(k=, v=) of FlashAttention, append_paged_kv_cache of FlashInfer and reshape_and_cache of vLLM do. The launch is its own: a
-graph node more, which takes about as long as an empty one (docs/limits.md), where fused into the kernel for decoding every split of a row's keys
-would wait for the one that holds the new key.
+As flash_attn_with_kvcache(k=, v=) of FlashAttention, append_paged_kv_cache of FlashInfer and reshape_and_cache of vLLM do. The launch is its own: docs/library.md
+says why.
 """
 
 import torch
