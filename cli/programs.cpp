@@ -5,6 +5,7 @@
 #include <chrono>
 #include <map>
 
+#include "append/append.hpp"
 #include "base/files.hpp"
 #include "base/text.hpp"
 #include "cli/champion_builds.hpp"
@@ -153,6 +154,7 @@ int build(const BuildOptions& o) {
   (void)merge::merge_source();
   (void)quantise::quantise_source();
   (void)listing::list_source();
+  (void)append::append_source();
   std::vector<DeviceFacts> devices;
   for (const std::string& arch : o.archs)
     for (DeviceFacts& device : devices_of(arch))
@@ -168,14 +170,19 @@ int build(const BuildOptions& o) {
   std::vector<Pending> pending;
   for (const DeviceFacts& device : devices) {
     if (device.kind == DeviceKind::cuda) {
-      const auto add = [&](std::string_view name, const std::string& source, const char* entry, bool counts) {
+      const auto add = [&](std::string_view name, const std::string& source, const char* entry, bool counts,
+                           bool waits = false) {
         Pending one{.record = {}, .id = std::string(name)};
         one.record.arch = device.arch;
         one.record.variant = name;
         one.record.origin = "library";
         if (!o.dry_run)
-          one.build = builder->start(
-              {.device = device.kind, .arch = device.arch, .source = source, .entry = entry, .semaphores = counts});
+          one.build = builder->start({.device = device.kind,
+                                      .arch = device.arch,
+                                      .source = source,
+                                      .entry = entry,
+                                      .supports_pdl = waits,
+                                      .semaphores = counts});
         pending.push_back(std::move(one));
       };
       add(padding::kCopyProgram, padding::copy_source(), padding::kCopyEntry, false);
@@ -184,6 +191,8 @@ int build(const BuildOptions& o) {
           true);  // largest magnitudes
       add(listing::kListProgram, listing::list_source(), listing::kListEntry, false);
       add(quantise::kLostProgram, quantise::lost_source(), quantise::kLostEntry, true);
+      add(append::kAppendProgram, append::append_source(), append::kAppendEntry, false,
+          append::can_be_dependent(device.arch));
     }
     for (const dispatch::CoveringProgram& program : wanted(o, device)) {
       Pending one{.record = {}, .id = program.variant.id(), .count = program.count};

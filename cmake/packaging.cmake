@@ -41,7 +41,7 @@ endif()
 
 install(TARGETS heed)
 install(TARGETS libheed EXPORT heed_targets INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
-install(FILES include/heed/heed.h include/heed/offload.h include/heed/offload.hpp include/heed/plan.hpp DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/heed)
+install(FILES include/heed/append.h include/heed/heed.h include/heed/offload.h include/heed/offload.hpp include/heed/plan.hpp DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/heed)
 # libheed looks for them beside itself.
 install(FILES ${heed_programs} DESTINATION ${CMAKE_INSTALL_LIBDIR} OPTIONAL)
 install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR} RENAME copyright)

@@ -2,6 +2,7 @@
 
 #include <chrono>
 
+#include "current_device.hpp"
 #include "plans.hpp"
 #include "workspaces.hpp"
 
@@ -10,51 +11,11 @@ namespace {
 
 constexpr std::uintptr_t kGpuAlignment = 16;  // heed.h: where a GPU's tensors begin
 
-const void* const_address(const Tensor& tensor) {
-  const void* address = nullptr;
-  check(libtorch().tensor_const_data(tensor.get(), &address), "asking for an address");
-  return address;
-}
-
-void* address_of(const Tensor& tensor) {
-  void* address = nullptr;
-  check(libtorch().tensor_data(tensor.get(), &address), "asking for an address");
-  return address;
-}
-
 // A GPU's tensor that begins between two chunks of 16 bytes (a slice of odd offset), and one element that is repeated
 // in every dimension: libheed reads strides that are all zero as dense ones. Both are rare.
 bool must_be_copied(const Tensor& tensor, const heed_strides& strides, bool on_gpu) {
   if (strides.batch == 0 && strides.head == 0 && strides.row == 0 && strides.dim == 0) return true;
   return on_gpu && reinterpret_cast<std::uintptr_t>(const_address(tensor)) % kGpuAlignment != 0;
-}
-
-// Makes a GPU current while it lives, if it is not.
-class CurrentDevice {
- public:
-  explicit CurrentDevice(const heed_problem& problem) {
-    const Libtorch& t = libtorch();
-    if (problem.device_type != HEED_CUDA || t.new_device_guard == nullptr) return;
-    std::int32_t current = -1;
-    if (t.current_device != nullptr && t.current_device(&current) == 0 && current == problem.device) return;
-    check(t.new_device_guard(problem.device, &guard_), "choosing a GPU");
-  }
-  ~CurrentDevice() {
-    if (guard_ != nullptr) libtorch().delete_device_guard(guard_);
-  }
-  CurrentDevice(const CurrentDevice&) = delete;
-  CurrentDevice& operator=(const CurrentDevice&) = delete;
-
- private:
-  DeviceGuardHandle guard_ = nullptr;
-};
-
-void* current_stream(const heed_problem& problem) {
-  if (problem.device_type != HEED_CUDA) return nullptr;
-  void* stream = nullptr;
-  if (libtorch().current_cuda_stream == nullptr) throw std::runtime_error("this PyTorch was built without CUDA");
-  check(libtorch().current_cuda_stream(problem.device, &stream), "asking for the current stream");
-  return stream;
 }
 
 Tensor empty(const Call& call, std::int64_t rank, const std::int64_t* sizes, const std::int64_t* strides,

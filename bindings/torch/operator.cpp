@@ -3,6 +3,7 @@
 #include <exception>
 #include <vector>
 
+#include "append.hpp"
 #include "forward.hpp"
 #include "plans.hpp"
 #include "router.hpp"
@@ -56,6 +57,7 @@ HEED_TORCH_API int heed_torch_register(const char* libtorch_path, std::uint64_t 
                       {"forward_features", forward_features_kernel},
                       {"forward_precision", forward_precision_kernel},
                       {"forward_scaled", forward_scaled_kernel},
+                      {"append_kv", append_kernel},
                       {"refusal", refusal_kernel},
                       {"scaled_dot_product_attention", route_on_device}});
     set_python_keys(python_keys);
@@ -104,6 +106,7 @@ HEED_TORCH_API int heed_torch_may_have_other_form(int refusal) {
 HEED_TORCH_API int heed_torch_forget() {
   return guarded([] {
     forget_plans();
+    forget_appends();
     free_workspaces();
   });
 }

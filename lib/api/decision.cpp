@@ -158,6 +158,7 @@ Choice choose_helper(const Options& options, const DeviceFacts& device, const ch
   choice.image = programs->file().kept_image(*record);
   choice.digest = record->digest;
   choice.origin = programs->file().name();
+  choice.arch = record->arch;
   return choice;
 }
 
@@ -177,6 +178,10 @@ Choice choose_quantiser(const Options& options, const DeviceFacts& device) {
 }
 Choice choose_lost(const Options& options, const DeviceFacts& device) {
   return choose_helper(options, device, "counts what quantising loses", &dispatch::Programs::find_lost);
+}
+
+Choice choose_append(const Options& options, const DeviceFacts& device) {
+  return choose_helper(options, device, "appends to a cache", &dispatch::Programs::find_append);
 }
 
 namespace {

@@ -1,5 +1,6 @@
 // What launches around a plan's own kernel on a GPU: copies of rows, merges of partial results, quantised inputs, lists
-// of blocks.
+// of blocks, appends to a cache.
+#include "api/append_run.hpp"
 #include "api/listed_plan.hpp"
 #include "api/precision.hpp"
 
@@ -9,6 +10,7 @@
 #include <optional>
 
 #include "api/gpu_context.hpp"
+#include "append/append.hpp"
 #include "merge/merge.hpp"
 #include "padding/padding.hpp"
 #include "quantise/quantise.hpp"
@@ -31,7 +33,8 @@ class Helper {
   [[nodiscard]] unsigned processors() const { return processors_; }
 
   template <typename Parameter>
-  void launch(unsigned blocks, unsigned rows_of_blocks, Parameter& parameter, void* stream, const char* doing) const {
+  void launch(unsigned blocks, unsigned rows_of_blocks, Parameter& parameter, void* stream, const char* doing,
+              bool dependent = false) const {
     CUlaunchConfig config{};
     config.gridDimX = blocks;
     config.gridDimY = rows_of_blocks;
@@ -39,6 +42,11 @@ class Helper {
     config.blockDimX = threads_;
     config.blockDimY = config.blockDimZ = 1;
     config.hStream = static_cast<CUstream>(stream);
+    CUlaunchAttribute serialization{};
+    serialization.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
+    serialization.value.programmaticStreamSerializationAllowed = 1;
+    config.attrs = &serialization;
+    config.numAttrs = dependent ? 1 : 0;
     void* arguments[] = {&parameter};
     check(cuda_driver().launch_kernel_ex(&config, program_->function(), arguments, nullptr), doing);
   }
@@ -184,6 +192,32 @@ class GpuLister final : public Lister {
   Helper helper_;
 };
 
+class GpuAppend final : public AppendRun {
+ public:
+  GpuAppend(CUcontext context, const Problem& problem, const append::Append& parameters, const Choice& program)
+      : AppendRun(parameters),
+        helper_(context, problem, program, append::kAppendEntry, append::kAppendThreads),
+        can_be_dependent_(append::can_be_dependent(program.arch)) {}
+
+  [[nodiscard]] bool can_be_dependent() const override { return can_be_dependent_; }
+
+ private:
+  static constexpr long long kBlocksEach = 8;  // of a multiprocessor: 2048 threads, all that it has room for
+
+  void launch(const append::Append& append, void* stream, bool dependent) const override {
+    helper_.require(stream);
+    append::Append parameter = append;
+    constexpr long long kWarps = append::kAppendThreads / 32;
+    const long long blocks = (append::rows_of_all(append) * append.heads + kWarps - 1) / kWarps;
+    const long long most = kBlocksEach * helper_.processors();
+    helper_.launch(static_cast<unsigned>(std::clamp(blocks, 1LL, most)), 1, parameter, stream, "launching the append",
+                   dependent);
+  }
+
+  Helper helper_;
+  bool can_be_dependent_;
+};
+
 }  // namespace
 
 std::unique_ptr<Copies> make_gpu_copies(const Problem& problem, const Choice& program) {
@@ -206,6 +240,12 @@ std::unique_ptr<Lister> make_gpu_lister(const Problem& problem, const Choice& pr
   return std::make_unique<GpuLister>(context.get(), problem, program);
 }
 
+std::unique_ptr<AppendRun> make_gpu_append(const Problem& problem, const append::Append& parameters,
+                                           const Choice& program) {
+  const UsedContext context(problem.ordinal);
+  return std::make_unique<GpuAppend>(context.get(), problem, parameters, program);
+}
+
 }  // namespace heed::api
 
 #else
@@ -222,6 +262,9 @@ std::unique_ptr<Lister> make_gpu_lister(const Problem&, const Choice&) {
   throw Error(ErrorCode::no_device, "no GPU can be used: this library was built without CUDA support");
 }
 std::unique_ptr<Merges> make_gpu_merges(const Problem&, const Choice&) {
+  throw Error(ErrorCode::no_device, "no GPU can be used: this library was built without CUDA support");
+}
+std::unique_ptr<AppendRun> make_gpu_append(const Problem&, const append::Append&, const Choice&) {
   throw Error(ErrorCode::no_device, "no GPU can be used: this library was built without CUDA support");
 }
 

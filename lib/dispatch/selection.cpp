@@ -9,6 +9,7 @@
 #include <set>
 #include <tuple>
 
+#include "append/append.hpp"
 #include "dispatch/contract.hpp"
 #include "listing/listing.hpp"
 #include "merge/merge.hpp"
@@ -92,6 +93,7 @@ Programs::Programs(std::shared_ptr<const ProgramFile> file, const DeviceFacts& d
                                          : record.variant == quantise::kQuantiseProgram ? &quantiser_
                                          : record.variant == listing::kListProgram      ? &lister_
                                          : record.variant == quantise::kLostProgram     ? &lost_
+                                         : record.variant == append::kAppendProgram     ? &append_
                                                                                         : nullptr;
     if (helper != nullptr) {
       const ProgramRecord*& best = *helper;

@@ -62,6 +62,8 @@ class Programs {
   [[nodiscard]] const ProgramRecord* find_lister() const { return lister_; }
   /// That counts what quantising loses.
   [[nodiscard]] const ProgramRecord* find_lost() const { return lost_; }
+  /// That writes new keys and values into a cache (lib/append).
+  [[nodiscard]] const ProgramRecord* find_append() const { return append_; }
   [[nodiscard]] const ProgramFile& file() const { return *file_; }
 
  private:
@@ -84,6 +86,7 @@ class Programs {
   const ProgramRecord* quantiser_ = nullptr;
   const ProgramRecord* lister_ = nullptr;
   const ProgramRecord* lost_ = nullptr;
+  const ProgramRecord* append_ = nullptr;
   Champions champions_;
 };
 

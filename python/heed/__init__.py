@@ -6,6 +6,8 @@
     o = heed.attention(q, k, v, window=(1023, 0), sinks=sinks)       # what that one cannot say
     o = heed.attention_varlen(q, k, v, cu_seqlens_q=...)             # of sequences of different lengths, or keys in pages
 
+    lengths = heed.append_kv(k, v, k_cache, v_cache, lengths)        # keys of a step, behind those of a cache
+
     with heed.sdpa():            # every call of scaled_dot_product_attention below, whoever makes it
         model(tokens)
     print(heed.report())
@@ -22,6 +24,7 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "attention": "functional",
+    "append_kv": "appending",
     "BlockMask": "blocks",
     "HostKV": "host_kv",
     "dropout_mask": "dropout",

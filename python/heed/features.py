@@ -90,7 +90,7 @@ def checked(name, query, sizes, features):
         # Size by size, which a trace compares where sizes are symbols.
         if not any(tensor.dim() == len(shape) and all(size == wanted for size, wanted in zip(tensor.shape, shape)) for shape in shapes):
             raise ValueError(f"{name}: {argument} is {tuple(tensor.shape)}; it must be {' or '.join(map(str, shapes))}")
-        setattr(f, argument, _converted(name, argument, tensor, dtype))
+        setattr(f, argument, converted(name, argument, tensor, dtype))
     if f.bias is not None:
         if f.bias.dtype not in BIAS_DTYPES:
             raise ValueError(f"{name}: the bias is of {f.bias.dtype}; it must be bool, float16, bfloat16 or float32")
@@ -104,7 +104,7 @@ def checked(name, query, sizes, features):
         if not (shape[0] in (1, batch) and shape[1] in (1, heads) and shape[2] == wanted[2]):
             raise ValueError(f"{name}: block_mask has lists {shape}; {len_q} rows in blocks of {f.block_rows} take {wanted}, or 1 in the place of batch or heads")
     if f.page_table is not None:
-        f.page_table = _converted(name, "page_table", f.page_table, torch.int32)
+        f.page_table = converted(name, "page_table", f.page_table, torch.int32)
         if f.page_table.dim() != 2 or f.page_table.shape[0] != batch:
             raise ValueError(f"{name}: page_table is {tuple(f.page_table.shape)}; it must be ({batch}, pages of an entry)")
     return f
@@ -126,7 +126,7 @@ def _check_dropout(name, f):
         setattr(f, argument, word - (1 << 64) if word >= 1 << 63 else word)
 
 
-def _converted(name, argument, tensor, dtype):
+def converted(name, argument, tensor, dtype):
     if tensor.is_floating_point() != dtype.is_floating_point or tensor.dtype == torch.bool or tensor.is_complex():
         raise ValueError(f"{name}: {argument} is of {tensor.dtype}; it must be {dtype}, or another of its kind")
     return tensor.to(dtype).contiguous()

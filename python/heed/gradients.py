@@ -74,6 +74,14 @@ def backward_by_flash_attention(grad_o, q, k, v, o, lse, causal, window_left, wi
     return dq.transpose(1, 2), dk.transpose(1, 2), dv.transpose(1, 2)
 
 
+_efficient_backward = torch.ops.aten._scaled_dot_product_efficient_attention_backward
+MOST_ENTRIES = (1 << 16) - 1  # that the kernel takes at once: of more PyTorch adds gradients of the bias of parts that have other sizes
+
+
+def _is_on_gpu(tensor):
+    return tensor.device.type == "cuda"
+
+
 def _aligned(tensor):
     """A tensor that PyTorch's memory-efficient kernels can read: dense rows that begin at multiples of 16 bytes."""
     is_aligned = tensor.stride(-1) == 1 and all(stride % 8 == 0 for stride in tensor.stride()[:-1]) and tensor.data_ptr() % 16 == 0
@@ -103,7 +111,7 @@ def backward_by_efficient_attention(grad_o, q, k, v, o, lse, bias, causal, scale
     o = o.transpose(1, 2).contiguous().transpose(1, 2)
     k, v = repeated_heads(k, group), repeated_heads(v, group)
     seed = torch.zeros((), dtype=torch.int64)  # of a dropout that there is not
-    dq, dk, dv, of_bias = torch.ops.aten._scaled_dot_product_efficient_attention_backward(
+    dq, dk, dv, of_bias = _efficient_backward(
         *(_aligned(tensor) for tensor in (grad_o, q, k, v)), bias, o, lse, seed, seed, 0.0, [True, True, True, bias_needs_gradient], causal, scale=scale
     )
     return dq, summed_heads(dk, group), summed_heads(dv, group), of_bias if bias_needs_gradient else None
@@ -197,9 +205,10 @@ def _lse_for_kernel(q, k, v, bias, lse, grad_o, grad_lse, masking, bias_needs_gr
     mask, left, _ = masking
     if not (mask == unfused.NONE or (mask == unfused.CAUSAL_TOP_LEFT and left < 0)):
         return None
-    if q.device.type == "cpu" and (bias_needs_gradient or q.shape[3] != v.shape[3]):
-        return None
-    if q.device.type == "cuda" and (bias.dtype not in (torch.bool, q.dtype) or q.shape[3] % 8 != 0 or v.shape[3] % 8 != 0):
+    if _is_on_gpu(q):
+        if bias.dtype not in (torch.bool, q.dtype) or q.shape[3] % 8 != 0 or v.shape[3] % 8 != 0 or (bias_needs_gradient and q.shape[0] > MOST_ENTRIES):
+            return None
+    elif bias_needs_gradient or q.shape[3] != v.shape[3]:
         return None
     # The kernel has no gradient of its own.
     if grad_o is None or grad_lse is not None or torch.is_grad_enabled() or lse.numel() == 0:
@@ -209,7 +218,7 @@ def _lse_for_kernel(q, k, v, bias, lse, grad_o, grad_lse, masking, bias_needs_gr
     # Gradients of many outputs at once (is_grads_batched) come as one tensor of torch.vmap.
     if torch._C._functorch.peek_interpreter_stack() is not None:
         return None
-    if q.device.type == "cuda":
+    if _is_on_gpu(q):
         return lse.masked_fill(lse < _HIDDEN_NATS, math.inf)
     # Rows whose keys are all biased by a number such as -1e9 have a log-sum-exp that is rounded to tens of nats.
     least, most = (bound.item() for bound in torch.aminmax(lse))
@@ -225,7 +234,7 @@ def _by_kernel(q, k, v, bias, o, lse, grad_o, mask, scale, bias_needs_gradient):
     bias = bias[(None,) * (4 - bias.dim())]
     if bias.dtype == torch.bool:
         bias = torch.zeros_like(bias, dtype=q.dtype).masked_fill_(~bias, -math.inf)
-    if q.device.type == "cpu":
+    if not _is_on_gpu(q):
         return *backward_on_cpu(*_with_dense_rows(grad_o, q, k, v, o), lse, mask, scale, *_with_dense_rows(bias)), None
     *of_qkv, of_bias = backward_by_efficient_attention(grad_o, q, k, v, o, lse, bias, mask == unfused.CAUSAL_TOP_LEFT, scale, bias_needs_gradient)
     return *of_qkv, of_bias.sum_to_size(sizes) if bias_needs_gradient else None

@@ -11,6 +11,7 @@
 | heed::forward_precision | forward_features of inputs that a mode quantises (heed.precision), or as they are where it serves them not; no gradient |
 | heed::forward_scaled | forward_features of tensors of 8 bits with scale factors (heed.quantised); no gradient |
 | heed::forward_features | forward_lse with what most calls do not have: biases, relative-position biases, a softcap, sinks, lengths, pages, lists of blocks, prefixes, dropout, norms and gates of rows of O; with a gradient |
+| heed::append_kv | new keys and values written into a cache, in place; no gradient |
 | heed::unfused, heed::unfused_features | attention in PyTorch's operators, where libheed has no program for what forward was called with |
 
 Kernels for CPUs and GPUs are in libheed_torch.so (bindings/torch); shapes of traced tensors, gradients, batching rules and autocast
@@ -53,6 +54,11 @@ library.define(
     "int q_scale_rows=1, int k_scale_rows=1, int v_scale_rows=1, int out_dtype=-1) -> (Tensor, Tensor)",
     tags=_tag,
 )
+library.define(
+    "append_kv(Tensor key, Tensor value, Tensor(a!) key_cache, Tensor(b!) value_cache, Tensor lengths, Tensor? page_table=None, Tensor? cu_seqlens=None, int max_len=0, "
+    "bool lengths_are_after=False, Tensor(c!)? k_scale=None, Tensor(d!)? v_scale=None, int k_scale_rows=1, int v_scale_rows=1) -> Tensor",
+    tags=_tag,
+)
 library.define(f"unfused_features({_FEATURES}) -> (Tensor, Tensor)", tags=_tag)
 library.define(f"unfused({_FORWARD}) -> (Tensor, Tensor)", tags=_tag)
 library.define(f"scaled_dot_product_attention({_SDPA}) -> Tensor", tags=_tag)
@@ -69,6 +75,7 @@ forward_lse = torch.ops.heed.forward_lse.default
 forward_features = torch.ops.heed.forward_features.default
 forward_precision = torch.ops.heed.forward_precision.default
 forward_scaled = torch.ops.heed.forward_scaled.default
+append_kv = torch.ops.heed.append_kv.default
 
 # ------------------------------------------------------------------------------------------------ shapes
 
@@ -128,6 +135,11 @@ def _(query, key, value, *rest, q_scale=None, k_scale=None, v_scale=None, q_scal
     o, lse = _shapes_of_features(query, key, value, *rest[:28], **named)
     wide = rest[34] if len(rest) > 34 else out_dtype
     return (o if wide < 0 else torch.empty_like(o, dtype=_WIDE[wide])), lse
+
+
+@torch.library.register_fake("heed::append_kv", lib=library)
+def _(key, value, key_cache, value_cache, lengths, *rest, **named):
+    return torch.empty_like(lengths, dtype=torch.int32)
 
 
 # ------------------------------------------------------------------------------------------------ what is not fused

@@ -121,7 +121,7 @@ def checked(name, query, key, value, scales, scale_rows, out_dtype, sizes, f):
         blocks = 1 if ragged else -(-length // block)
         of = batch if ragged or letter == "q" else tensor.shape[0]
         columns = tensor.shape[-1] if letter == "v" else 1
-        setattr(made, letter, _four(name, f"{letter}_scale", scale, tensor, (batch, of), heads if letter == "q" else tensor.shape[1], blocks, columns, paged and letter != "q"))
+        setattr(made, letter, four(name, f"{letter}_scale", scale, tensor, (batch, of), heads if letter == "q" else tensor.shape[1], blocks, columns, paged and letter != "q"))
         setattr(made, f"{letter}_rows", block)
     if out_dtype is None and query.dtype in _KINDS:
         raise ValueError(f"{name}: query is of {query.dtype}, which O is not written in; give out_dtype, torch.float16, torch.bfloat16 or torch.float32")
@@ -147,7 +147,7 @@ def _rows_of(name, scale_rows):
     return rows
 
 
-def _four(name, argument, scale, tensor, batches, heads, blocks, columns, paged):
+def four(name, argument, scale, tensor, batches, heads, blocks, columns, paged):
     """Factors as four dimensions, without copies where they are float32 on the tensor's device already. batches: entries, and what factors of rows are of."""
     if not isinstance(scale, torch.Tensor):
         if not isinstance(scale, (int, float)):

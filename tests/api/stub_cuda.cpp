@@ -7,6 +7,7 @@
 #include <iterator>
 
 #include "kernels/attention/features.hpp"
+#include "lib/append/append_rows.hpp"
 #include "lib/listing/list_blocks.hpp"
 #include "lib/merge/merge_partials.hpp"
 #include "lib/padding/copy_rows.hpp"
@@ -67,6 +68,11 @@ int pass_count = 0;
 const auto kList = reinterpret_cast<CUfunction>(0x66);
 heed::listing::Pass last_listing;
 int listed = 0;
+const auto kAppend = reinterpret_cast<CUfunction>(0x99);
+heed::append::Append last_append{};
+unsigned blocks_of_append = 0;
+unsigned attributes_of_append = 0;
+int appended = 0;
 heed::merge::Merge last_merge{};
 int merged = 0;
 // Where a forward launch writes the first word of its first page of K, behind parameters and a map.
@@ -128,6 +134,20 @@ const heed::listing::Pass* stub_listing() {
 }
 int stub_listed() {
   return listed;
+}
+/// The last append to a cache, its launch, and how many there were.
+const heed::append::Append* stub_append() {
+  return &last_append;
+}
+/// Its blocks and its attributes.
+unsigned stub_append_blocks() {
+  return blocks_of_append;
+}
+unsigned stub_append_attributes() {
+  return attributes_of_append;
+}
+int stub_appended() {
+  return appended;
 }
 /// The passes that quantised inputs, a stage each, and how many there were.
 const heed::quantise::Pass* stub_passes() {
@@ -254,12 +274,14 @@ CUresult cuModuleGetFunction(CUfunction* function, CUmodule module, const char* 
   if (module != reinterpret_cast<CUmodule>(0x11)) return CUDA_ERROR_NOT_FOUND;
   const auto is = [name](const char* other) { return std::strcmp(name, other) == 0; };
   const bool of_pass = is("heed_quantise") || is("heed_quantise_lost");
-  if (!is("heed_copy_rows") && !is("heed_merge_partials") && !of_pass && !is("heed_list_blocks") && !is("heed_forward"))
+  if (!is("heed_copy_rows") && !is("heed_merge_partials") && !of_pass && !is("heed_list_blocks") &&
+      !is("heed_append_rows") && !is("heed_forward"))
     return CUDA_ERROR_NOT_FOUND;
   *function = is("heed_copy_rows")        ? kCopies
               : is("heed_merge_partials") ? kMerge
               : of_pass                   ? kQuantise
               : is("heed_list_blocks")    ? kList
+              : is("heed_append_rows")    ? kAppend
                                           : kForward;
   return CUDA_SUCCESS;
 }
@@ -375,6 +397,16 @@ CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction function, voi
     if (config->blockDimX != heed::listing::kListThreads || config->gridDimY != 1) return CUDA_ERROR_INVALID_VALUE;
     last_listing = *static_cast<const heed::listing::Pass*>(arguments[0]);
     ++listed;
+    ++launched;
+    return CUDA_SUCCESS;
+  }
+  if (function == kAppend) {
+    if (config->blockDimX != heed::append::kAppendThreads || config->gridDimX == 0 || config->gridDimY != 1)
+      return CUDA_ERROR_INVALID_VALUE;
+    last_append = *static_cast<const heed::append::Append*>(arguments[0]);
+    blocks_of_append = config->gridDimX;
+    attributes_of_append = config->numAttrs;
+    ++appended;
     ++launched;
     return CUDA_SUCCESS;
   }
