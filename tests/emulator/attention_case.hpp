@@ -133,6 +133,9 @@ class AttentionCase {
   void check(const std::string& name) const {
     const int d = problem_.head_dim;
     double worst = 0;
+    const std::vector<double> q = q_.all();
+    const std::vector<double> k = k_.all();
+    const std::vector<double> v = v_.all();
     for (int b = 0; b < shape_.batch; ++b)
       for (int h = 0; h < shape_.heads; ++h)
         for (int r = 0; r < shape_.len_q; ++r) {
@@ -142,9 +145,10 @@ class AttentionCase {
           std::vector<double> p(static_cast<std::size_t>(end));
           double most = -INFINITY;
           for (int j = begin; j < end; ++j) {
+            const double* const query = &q[at(params_.q_strides, b, h, r)];
+            const double* const key = &k[at(params_.k_strides, b, kv, j)];
             double s = 0;
-            for (int c = 0; c < d; ++c)
-              s += value(q_, params_.q_strides, b, h, r, c) * value(k_, params_.k_strides, b, kv, j, c);
+            for (int c = 0; c < d; ++c) s += query[c] * key[c];
             p[static_cast<std::size_t>(j)] = s * params_.scale;
             most = std::max(most, p[static_cast<std::size_t>(j)]);
           }
@@ -153,10 +157,14 @@ class AttentionCase {
             double& x = p[static_cast<std::size_t>(j)];
             sum += x = std::exp(x - most);
           }
+          std::vector<double> out(static_cast<std::size_t>(d));
+          for (int j = begin; j < end; ++j) {
+            const double share = p[static_cast<std::size_t>(j)] / sum;
+            const double* const row = &v[at(params_.v_strides, b, kv, j)];
+            for (int c = 0; c < d; ++c) out[static_cast<std::size_t>(c)] += share * row[c];
+          }
           for (int c = 0; c < d; ++c) {
-            double expected = 0;
-            for (int j = begin; j < end; ++j)
-              expected += p[static_cast<std::size_t>(j)] / sum * value(v_, params_.v_strides, b, kv, j, c);
+            const double expected = out[static_cast<std::size_t>(c)];
             const double got = value(o_, params_.o_strides, b, h, r, c);
             if (got == expected || (std::isnan(got) && std::isnan(expected))) continue;  // infinity and NaN
             const double difference = std::fabs(expected - got);

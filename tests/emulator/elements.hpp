@@ -36,6 +36,12 @@ class Elements {
     std::memcpy(&x, bytes_.data() + 4 * i, 4);
     return x;
   }
+  /// All of them: whoever reads one many times saves half of a test's time.
+  [[nodiscard]] std::vector<double> all() const {
+    std::vector<double> values(size());
+    for (std::size_t i = 0; i < values.size(); ++i) values[i] = get(i);
+    return values;
+  }
   void set(std::size_t i, float x) {
     if (element_ == Element::fp32) {
       std::memcpy(bytes_.data() + 4 * i, &x, 4);

@@ -113,13 +113,15 @@ class FeatureCase : public FeatureTensors {
     const FeatureEntry& e = entries_[at(b)];
     const int d = problem_.head_dim;
     std::vector<double> p(at(e.len_k), -INFINITY);
+    std::vector<double> query(at(d));
+    for (int c = 0; c < d; ++c) query[at(c)] = q_.get(query_place(b, h, row) + at(c));
     const double sink = shape_.sinks.empty() ? -INFINITY : shape_.sinks[at(h)];
     double most = sink;
     for (int j = 0; j < e.len_k; ++j) {
       if (!sees(b, row, j) || !lists(b, h, row, j)) continue;
+      const std::size_t key = key_place(b, h / p_.group_size, j);
       double s = 0;
-      for (int c = 0; c < d; ++c)
-        s += q_.get(query_place(b, h, row) + at(c)) * k_.get(key_place(b, h / p_.group_size, j) + at(c));
+      for (int c = 0; c < d; ++c) s += query[at(c)] * k_.get(key + at(c));
       s *= p_.scale;
       if (shape_.softcap != 0) s = shape_.softcap * std::tanh(s / shape_.softcap);
       if (shape_.bias && !is_full(b, h, row, j)) s += bias_at(b, h, row, j);
@@ -137,10 +139,12 @@ class FeatureCase : public FeatureTensors {
       sum += x = std::exp(x - most);
     }
     result.lse = most + std::log(sum);
-    for (int j = 0; j < e.len_k; ++j)
-      if (p[at(j)] != 0)
-        for (int c = 0; c < d; ++c)
-          result.out[at(c)] += p[at(j)] / sum * kept(b, h, row, j) * v_.get(key_place(b, h / p_.group_size, j) + at(c));
+    for (int j = 0; j < e.len_k; ++j) {
+      if (p[at(j)] == 0) continue;
+      const std::size_t key = key_place(b, h / p_.group_size, j);
+      const double weight = p[at(j)] / sum * kept(b, h, row, j);
+      for (int c = 0; c < d; ++c) result.out[at(c)] += weight * v_.get(key + at(c));
+    }
     return result;
   }
 };

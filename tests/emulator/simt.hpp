@@ -15,8 +15,6 @@
 /// between blocks and dependent launches are not modelled.
 #pragma once
 
-#include <ucontext.h>
-
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -26,6 +24,8 @@
 #include <random>
 #include <set>
 #include <vector>
+
+#include "fiber.hpp"
 
 namespace heed::emulator {
 
@@ -105,8 +105,7 @@ struct Products {
 };
 
 struct Thread {
-  ucontext_t context{};
-  std::unique_ptr<char[]> stack;
+  Fiber fiber;
   Block* block = nullptr;
   Dim3 index;
   bool finished = false;
