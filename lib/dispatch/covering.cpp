@@ -131,7 +131,9 @@ std::vector<CoveringProgram> covering_programs(const DeviceFacts& device, const 
             }
           }
         // And of the family for few queries one with all features that it has: of rows of one head, for any heads a
-        // group, and of long keys, which it is made for.
+        // group, and of long keys, which it is made for. On a CPU's vector unit it is the family for all, with the
+        // columns of few rows in its lanes.
+        const bool by_lanes = device.kind == DeviceKind::cpu && !device.matrix_unit;
         Workload few = one;
         few.batch = 1;
         few.heads = few.heads_kv = 8;
@@ -140,9 +142,10 @@ std::vector<CoveringProgram> covering_programs(const DeviceFacts& device, const 
         few = reduced(few);
         if (mask_kind(one) == mask && mask_kind(few) == mask)
           for (const Family* family : families()) {
-            if (!family->is_special() || !has_features(family->features())) continue;
+            if ((!family->is_special() && !by_lanes) || !has_features(family->features())) continue;
             const Workload with_all = with_features(few, family->features());
-            if (family->refuses(with_all, device) || family->made_for(with_all, device).empty()) continue;
+            if (family->refuses(with_all, device)) continue;
+            if (!by_lanes && family->made_for(with_all, device).empty()) continue;
             want(*family, with_all, 0);
             break;
           }
