@@ -156,7 +156,7 @@ class CpuFamily final : public Family {
   std::string_view name() const override { return "fwd_cpu"; }
   std::string_view folder() const override { return "cpu"; }
   std::string_view description() const override {
-    return "one-pass online softmax on the CPU's vector unit, queries in the lanes, fp32 accumulation";
+    return "one-pass online softmax on the CPU's vector or matrix unit; few queries: columns in the lanes, split-KV";
   }
   DeviceKind device() const override { return DeviceKind::cpu; }
   std::string_view requirements() const override {

@@ -14,9 +14,9 @@ using cpu_launch::launch;
 using cpu_launch::Output;
 using cpu_launch::row_of;
 
-const std::string kColumns = "fwd_cpu:unit=vector,pack_gqa=off,lanes=columns,block_m=16,block_n=64,prefetch=0,";
-const std::string kWhole = kColumns + "split_keys=0";
-const std::string kDivided = kColumns + "split_keys=256";
+// Up to 256 keys are one part.
+const std::string kVariant =
+    "fwd_cpu:unit=vector,pack_gqa=off,lanes=columns,block_m=16,block_n=64,prefetch=0,split_keys=256";
 
 class CpuDecode : public ::testing::TestWithParam<const char*> {
  protected:
@@ -26,58 +26,54 @@ INSTANTIATE_TEST_SUITE_P(Dtypes, CpuDecode, ::testing::Values("fp32", "fp16", "b
 
 // One program of each head dim for all of its lengths and groups.
 TEST_P(CpuDecode, EveryLengthGroupAndHeadDimIsWhatTheOracleSays) {
-  for (const char* dim : {"d32", "d64", "d80", "d128", "d256"})
+  for (const char* dim : {"d32", "d33", "d64", "d80", "d128", "d256"})
     for (const char* heads : {"h2", "h8hkv2", "h8hkv1"})
-      for (const char* keys : {"k1", "k7", "k63", "k64", "k65"}) {
+      for (const char* keys : {"k1", "k7", "k63", "k64", "k65", "k300"}) {
         const std::string shape = fmt::format("b1{}l1{}{}{}", heads, keys, dim, dtype());
         const Case c(shape);
-        expect_as_oracle(c, launch(kWhole, c), shape);
+        expect_as_oracle(c, launch(kVariant, c), shape);
       }
-  for (const char* shape : {"b1h128hkv1l1k65d64", "b1h2hkv1l1k4097d64", "b2h4hkv2l1k4097d128", "b1h3l5k70d33",
-                            "b1h2l3k9d1", "b1h1l2k70d500"})
-    for (const std::string& variant : {kWhole, kDivided}) {
-      const Case c(shape + dtype());
-      expect_as_oracle(c, launch(variant, c), shape + variant);
-    }
+  for (const char* shape : {"b1h128hkv1l1k65d64", "b2h4hkv2l1k4097d64", "b1h3l5k70d64", "b2h10hkv2l7k520d64"}) {
+    const Case c(shape + dtype());
+    expect_as_oracle(c, launch(kVariant, c), shape);
+  }
 }
 
 TEST_P(CpuDecode, EveryMaskIsWhatTheOracleSays) {
   for (const char* mask : {"causal_bottom_right", "causal_top_left", "causal_bottom_right:window=30", "window=3/5",
                            "causal_bottom_right:window=0"})
     for (const char* shape :
-         {"b1h2l1k130d64", "b1h4hkv2l3k70d64", "b1h8hkv2l16k600d64", "b1h2l16k5d64", "b1h4hkv1l9k64d64"})
-      for (const std::string& variant : {kWhole, kDivided}) {
-        const Case c(shape + std::string(":") + mask + dtype());
-        const std::string what = to_string(c.workload) + variant;
-        expect_as_oracle(c, launch(variant, c), what);
-        expect_as_oracle(c, launch(variant, c, Cut::nothing), what + ", no key cut off");
-      }
+         {"b1h2l1k130d64", "b1h4hkv2l3k70d64", "b1h8hkv2l16k600d64", "b1h2l16k5d64", "b1h4hkv1l9k64d64"}) {
+      const Case c(shape + std::string(":") + mask + dtype());
+      const std::string what = to_string(c.workload);
+      expect_as_oracle(c, launch(kVariant, c), what);
+      expect_as_oracle(c, launch(kVariant, c, Cut::nothing), what + ", no key cut off");
+    }
 }
 
 // Keys that some rows of a block see and others do not hold NaN and infinity.
 TEST_P(CpuDecode, WhatIsHiddenFromARowDoesNotReachIt) {
-  for (const char* shape : {"b1h4hkv2l8k70d64:causal_bottom_right", "b1h4hkv1l7k300d33:causal_bottom_right:window=40",
-                            "b1h2l16k300d128:causal_bottom_right"})
-    for (const std::string& variant : {kWhole, kDivided}) {
-      Case c(shape + dtype());
-      for (std::int64_t d = 0; d < c.workload.dim; ++d) {
-        c.at(c.k, c.workload.len_k - 1, d) = c.at(c.v, c.workload.len_k - 1, d) = kNan;
-        c.at(c.v, c.workload.len_k - 3, d) = kInfinite;
-        c.at(c.k, c.workload.len_k - 2, d) = -kInfinite;
-      }
-      const Output output = launch(variant, c);
-      expect_as_oracle(c, output, shape + variant);
-      EXPECT_TRUE(std::isfinite(row_of(c, output, 0)[0])) << shape;
+  for (const char* shape : {"b1h4hkv2l8k70d64:causal_bottom_right", "b1h4hkv1l7k600d64:causal_bottom_right:window=40",
+                            "b1h2l16k300d64:causal_bottom_right"}) {
+    Case c(shape + dtype());
+    for (std::int64_t d = 0; d < c.workload.dim; ++d) {
+      c.at(c.k, c.workload.len_k - 1, d) = c.at(c.v, c.workload.len_k - 1, d) = kNan;
+      c.at(c.v, c.workload.len_k - 3, d) = kInfinite;
+      c.at(c.k, c.workload.len_k - 2, d) = -kInfinite;
     }
+    const Output output = launch(kVariant, c);
+    expect_as_oracle(c, output, shape);
+    EXPECT_TRUE(std::isfinite(row_of(c, output, 0)[0])) << shape;
+  }
 }
 
 TEST_P(CpuDecode, NanAndInfinityShowWhereTheyAreSeen) {
   for (const int tensor : {0, 1, 2})
     for (const float value : {kNan, kInfinite, -kInfinite})
-      for (const std::string& variant : {kWhole, kDivided}) {
+      for (const std::int64_t key : {450, 20}) {
         Case c("b1h4hkv2l2k700d64" + dtype());
-        c.at(tensor == 0 ? c.q : tensor == 1 ? c.k : c.v, tensor == 0 ? 1 : 450, 20) = value;
-        expect_as_oracle(c, launch(variant, c), fmt::format("{} in tensor {}, {}", value, tensor, variant));
+        c.at(tensor == 0 ? c.q : tensor == 1 ? c.k : c.v, tensor == 0 ? 1 : key, 20) = value;
+        expect_as_oracle(c, launch(kVariant, c), fmt::format("{} in tensor {}, key {}", value, tensor, key));
       }
 }
 
@@ -86,7 +82,7 @@ TEST(CpuDecodeScores, BeyondFp32Show) {
     Case c("b1h2l1k600d64:fp32");
     for (float& x : c.q) x = 1e20F;
     for (float& x : c.k) x = sign * 1e20F;
-    const Output output = launch(kDivided, c);
+    const Output output = launch(kVariant, c);
     for (const float x : output.o) EXPECT_FALSE(std::isfinite(x)) << sign;
     for (const float x : output.lse) EXPECT_FALSE(std::isfinite(x)) << sign;
   }
@@ -95,22 +91,35 @@ TEST(CpuDecodeScores, BeyondFp32Show) {
 // The part that ends last adds the others in their order, whichever it is.
 TEST(CpuDecodeParts, AreAddedInOneOrder) {
   const Case c("b1h4hkv1l2k1500d64:fp32");
-  EXPECT_EQ(launch(kDivided, c).o, launch(kDivided, c, Cut::unseen_keys, cpu_launch::Order::backwards).o);
+  EXPECT_EQ(launch(kVariant, c).o, launch(kVariant, c, Cut::unseen_keys, cpu_launch::Order::backwards).o);
 }
 
 TEST(CpuDecodeParts, AreNoMoreThanThreadsNeed) {
   const DeviceFacts device = cpu_facts();
-  const auto blocks = [&](const char* shape, const std::string& variant) {
+  const auto plan = [&](const char* shape) {
     const Workload w = parse_workload(shape);
-    return parse_variant(variant, w, device).plan(w, device);
+    return parse_variant(kVariant, w, device).plan(w, device);
   };
-  EXPECT_EQ(blocks("b1h8hkv2l1k1024d64", kWhole).grid[0], 2U);
-  EXPECT_EQ(blocks("b1h8hkv2l1k1024d64", kWhole).workspace_bytes, 0);
-  EXPECT_EQ(blocks("b1h8hkv2l1k1024d64", kDivided).grid[0], 8U);
-  EXPECT_EQ(blocks("b1h8hkv2l1k1024d64", kDivided).semaphores, 2);
-  EXPECT_EQ(blocks("b1h8hkv2l1k1024d64", kDivided).workspace_bytes, 8 * 4 * (64 + 16) * 4);
-  EXPECT_EQ(blocks("b64h8l1k100000d64", kDivided).grid[0], 512U);
-  EXPECT_EQ(blocks("b64h8l1k100000d64", kDivided).workspace_bytes, 0);
+  EXPECT_EQ(plan("b1h8hkv2l1k256d64").grid[0], 2U);
+  EXPECT_EQ(plan("b1h8hkv2l1k256d64").workspace_bytes, 0);
+  EXPECT_EQ(plan("b1h8hkv2l1k1024d64").grid[0], 8U);
+  EXPECT_EQ(plan("b1h8hkv2l1k1024d64").semaphores, 2);
+  EXPECT_EQ(plan("b1h8hkv2l1k1024d64").workspace_bytes, 8 * 4 * (64 + 16) * 4);
+  EXPECT_EQ(plan("b64h8l1k100000d64").grid[0], 512U);
+  EXPECT_EQ(plan("b64h8l1k100000d64").workspace_bytes, 0);
+}
+
+TEST(CpuDecodeKnobs, SayWhereTheyAreLegal) {
+  const DeviceFacts device = cpu_facts();
+  const Workload w = parse_workload("b1h8hkv2l1k256d64");
+  const auto reason = [&](const std::string& config) {
+    return parse_variant("fwd_cpu:" + config, w, device).is_illegal(w, device).value_or("legal");
+  };
+  EXPECT_EQ(reason("unit=vector,lanes=columns,block_m=16,split_keys=512,pack_gqa=off"), "legal");
+  EXPECT_THAT(reason("unit=matrix,lanes=columns,block_m=64,block_n=64,split_keys=0"),
+              ::testing::HasSubstr("lanes=columns needs unit=vector"));
+  EXPECT_THAT(reason("unit=vector,lanes=queries,block_m=64,tile_vectors=1,tile_rows=8,pack_gqa=off,split_keys=512"),
+              ::testing::HasSubstr("split_keys=512 needs lanes=columns"));
 }
 
 }  // namespace
