@@ -132,7 +132,7 @@ std::vector<CoveringProgram> covering_programs(const DeviceFacts& device, const 
           }
         // And of the family for few queries one with all features that it has: of rows of one head, for any heads a
         // group, and of long keys, which it is made for. On a CPU's vector unit it is the family for all, with the
-        // columns of few rows in its lanes.
+        // columns of few rows in its lanes, and without lists of blocks, as the program for many rows.
         const bool by_lanes = device.kind == DeviceKind::cpu && !device.matrix_unit;
         Workload few = one;
         few.batch = 1;
@@ -143,7 +143,9 @@ std::vector<CoveringProgram> covering_programs(const DeviceFacts& device, const 
         if (mask_kind(one) == mask && mask_kind(few) == mask)
           for (const Family* family : families()) {
             if ((!family->is_special() && !by_lanes) || !has_features(family->features())) continue;
-            const Workload with_all = with_features(few, family->features());
+            Features wanted_features = family->features();
+            if (by_lanes) wanted_features.blocks = false;
+            const Workload with_all = with_features(few, wanted_features);
             if (family->refuses(with_all, device)) continue;
             if (!by_lanes && family->made_for(with_all, device).empty()) continue;
             want(*family, with_all, 0);
