@@ -33,6 +33,12 @@ enum class Unit {
   matrix,  ///< tiles of bf16 (Intel AMX); fp16 and fp32 as sums of bf16 pieces
 };
 
+/// What lies in the lanes of the vector unit.
+enum class Lanes {
+  queries,  ///< for many: K and V are broadcast, and no step needs a shuffle
+  columns,  ///< of the head dim, for few queries: rows of all query heads that read one key head share a block
+};
+
 /// A function of the element type, known when a candidate is built.
 template <typename Function>
 constexpr int of_element(Element element, const Function& function) {
@@ -74,7 +80,9 @@ struct Config {
   /// Blocks of the matrix unit hold rows of all query heads that read one key head, one head after another, as
   /// FlashAttention's pack_gqa: K and V are read once for all of them. Off: rows of one query head.
   bool pack_gqa = false;
-  int prefetch = 0;  ///< key rows fetched ahead of their use; 0: leave it to the hardware
+  Lanes lanes = Lanes::queries;
+  int split_keys = 0;  ///< lanes=columns: keys of a part at least, where the keys of a block are divided; 0: never
+  int prefetch = 0;    ///< key rows fetched ahead of their use; 0: leave it to the hardware
   int threads = 1;
   constexpr bool operator==(const Config&) const = default;
 };
@@ -103,14 +111,23 @@ enum class Illegal {
   pack_gqa,
   group_block,
   listed_blocks,
-  quantised
+  quantised,
+  lanes,
+  split_keys
 };
 
 constexpr Illegal is_legal(const Config& config, const Problem& problem, const Machine& machine) {
   if (config.threads < 1 || config.threads > machine.processors) return Illegal::threads;
   if (problem.head_dim < 1 || problem.head_dim > 512) return Illegal::head_dim;
-  // A block's rows walk one list.
-  if (problem.features.blocks && (kLeastBlock % config.block_m != 0 || config.pack_gqa)) return Illegal::listed_blocks;
+  // A block's rows walk one list where queries lie in the lanes.
+  if (config.lanes == Lanes::queries && problem.features.blocks &&
+      (kLeastBlock % config.block_m != 0 || config.pack_gqa))
+    return Illegal::listed_blocks;
+  if (config.lanes == Lanes::columns) {
+    if (config.unit == Unit::matrix) return Illegal::lanes;
+    return config.pack_gqa ? Illegal::pack_gqa : Illegal::no;
+  }
+  if (config.split_keys != 0) return Illegal::split_keys;
   if (config.unit == Unit::matrix) {
     if (!machine.matrix_unit) return Illegal::unit;
     if (problem.inputs.quantised) return Illegal::quantised;

@@ -54,6 +54,10 @@ template <int... kIndex>
 struct Indices {};
 #if defined(__AVX512F__)
 using LaneIndices = Indices<0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15>;
+#elif defined(__AVX2__)
+using LaneIndices = Indices<0, 1, 2, 3, 4, 5, 6, 7>;
+#else
+using LaneIndices = Indices<0, 1, 2, 3>;
 #endif
 
 inline bool any(IntVec condition) {

@@ -202,7 +202,8 @@ class Cell {
   }
 
   // Of the family for few queries one with all features that it has: of rows of one head, for any heads a group, and of
-  // long keys, which it is made for.
+  // long keys, which it is made for. On a CPU's vector unit it is the family for all, with the columns of few rows in its
+  // lanes, and without lists of blocks, as the program for many rows.
   void add_of_few_queries(const Workload& drawn) {
     Workload few = drawn;
     few.batch = 1;
@@ -211,10 +212,14 @@ class Cell {
     few.len_k = std::max<std::int64_t>(few.len_k, 8192);
     few = reduced(few);
     if (mask_kind(few) != mask_) return;
+    const bool by_lanes = device_.kind == DeviceKind::cpu && !device_.matrix_unit;
     for (const Family* family : families()) {
-      if (!family->is_special() || !has_features(family->features())) continue;
-      const Workload with_all = with_features(few, family->features());
-      if (family->refuses(with_all, device_) || family->made_for(with_all, device_).empty()) continue;
+      if ((!family->is_special() && !by_lanes) || !has_features(family->features())) continue;
+      Features wanted = family->features();
+      if (by_lanes) wanted.blocks = false;
+      const Workload with_all = with_features(few, wanted);
+      if (family->refuses(with_all, device_)) continue;
+      if (!by_lanes && family->made_for(with_all, device_).empty()) continue;
       want(added_, *family, with_all, device_, 0);
       add_of_smaller(*family, with_all);
       add_of_smaller(*family, few);

@@ -9,6 +9,7 @@
 #include "dispatch/selection.hpp"
 #include "testing.hpp"
 #include "workload/features.hpp"
+#include "workload/mask.hpp"
 
 namespace heed::dispatch {
 namespace {
@@ -160,7 +161,7 @@ TEST(FeatureCovering, EveryProblemWithFeaturesHasAProgram) {
     writer.add(record, "code");
   }
   EXPECT_EQ(with_all, 2 * 2 * 3) << "one for each dtype, head dim and mask";
-  EXPECT_EQ(with_others, 2 * 2 * 3);
+  EXPECT_EQ(with_others, 2 * 2 * 2 * 3) << "and one for few queries";
   const Programs programs(ProgramFile::parse(writer.bytes(), "covering"), device);
   for (const char* dtype : {"fp16", "fp32"})
     for (const char* dim : {"64", "128"})
@@ -171,6 +172,12 @@ TEST(FeatureCovering, EveryProblemWithFeaturesHasAProgram) {
           wanted.*(feature.member) = true;
           w = with_features(w, wanted);
           EXPECT_EQ(programs.select(w).variant.problem.features, wanted.blocks ? kAllFeatures : others) << to_string(w);
+          EXPECT_THAT(describe(programs.select(w).variant), ::testing::HasSubstr("lanes=queries")) << to_string(w);
+          Workload few = w;
+          few.len_q = 2;
+          few.len_k = 5000;
+          if (const Workload r = reduced(few); mask_kind(r) == mask_kind(w) && !wanted.blocks && !wanted.prefix)
+            EXPECT_THAT(describe(programs.select(r).variant), ::testing::HasSubstr("lanes=columns")) << to_string(r);
           EXPECT_EQ(programs.select(reduced(parse_workload("b1h1l9k9d64:fp16"))).variant.problem.features, Features{});
         }
 }
