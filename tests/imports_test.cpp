@@ -96,7 +96,7 @@ std::vector<std::string> wrong_imports(const fs::path& relative, const std::stri
   return wrong;
 }
 
-// Headers of other projects that lib/ keeps away from who deploys it; the champions alone are a JSON file.
+// Headers of other projects that lib/ keeps out of the library as it is deployed; the champions alone are a JSON file.
 std::vector<std::string> heavy_imports(const fs::path& relative, const std::string& text) {
   std::vector<std::string> found;
   for (const std::string header : {"nlohmann", "sqlite3.h", "linux/seccomp.h", "linux/landlock.h", "cupti"})

@@ -27,7 +27,7 @@ struct FalseAlarms {
   [[nodiscard]] bool passed() const { return faster <= allowed(); }
 };
 
-/// Compares the device's default family as it comes with itself, at the mission's shape on a GPU and at a smaller one
+/// Compares the device's default family as it comes with itself, at b1h8l512d64 on a GPU and at a smaller one
 /// on a CPU. @param comparisons at least 1 @throws Error(usage) when it is not
 FalseAlarms count_false_alarms(const DeviceFacts& device, jit::Builder& builder, const Options& options,
                                int comparisons, const std::function<void(const measure::Ratio&)>& on_each);

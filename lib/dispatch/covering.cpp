@@ -121,8 +121,8 @@ class Cell {
   }
 
   // Whether plans of the few problems that want this program take one that more want and that is one knob away
-  // (selection.hpp): on a GPU of a single problem, any knob but that of the row maximum; on a CPU of one in thirty,
-  // the rows of a block.
+  // (selection.hpp): on a GPU of a single problem, any knob but those of the row maximum and of accuracy; on a CPU of
+  // one in thirty, the rows of a block.
   [[nodiscard]] bool has_stand_in(const CoveringProgram& rare) const {
     const bool cpu = device_.kind == DeviceKind::cpu;
     const int few = cpu ? drawn_count_ / 30 : 1;
@@ -136,7 +136,7 @@ class Cell {
       for (std::size_t i = 0; i < other.config.size(); ++i) {
         if (other.config[i] == rare.variant.config[i]) continue;
         ++differing;
-        may = may && (cpu ? knobs[i].name == "block_m" : knobs[i].name != "row_max");
+        may = may && (cpu ? knobs[i].name == "block_m" : knobs[i].name != "row_max" && !knobs[i].of_accuracy);
       }
       return differing == 1 && may;
     });
@@ -202,8 +202,8 @@ class Cell {
   }
 
   // Of the family for few queries one with all features that it has: of rows of one head, for any heads a group, and of
-  // long keys, which it is made for. On a CPU's vector unit it is the family for all, with the columns of few rows in its
-  // lanes, and without lists of blocks, as the program for many rows.
+  // long keys, which it is made for. On a CPU's vector unit it is the family for all, with the columns of few rows in
+  // its lanes, and without lists of blocks, as the program for many rows.
   void add_of_few_queries(const Workload& drawn) {
     Workload few = drawn;
     few.batch = 1;

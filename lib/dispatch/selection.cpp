@@ -22,8 +22,9 @@ namespace {
 
 // How far two configs are from each other.
 struct Distance {
-  int knobs = 0;  ///< that differ
-  int steps = 0;  ///< between their values, of all knobs: 128 rows are nearer to 96 than to 16
+  int of_accuracy = 0;  ///< knobs of accuracy that differ
+  int knobs = 0;        ///< all that differ
+  int steps = 0;        ///< between their values, of all knobs: 128 rows are nearer to 96 than to 16
   auto operator<=>(const Distance&) const = default;
 };
 
@@ -34,6 +35,7 @@ Distance distance(const Family& family, const Config& a, const Config& b) {
   for (std::size_t i = 0; i < a.size(); ++i) {
     if (a[i] == b[i] || (family.device() == DeviceKind::cpu && knobs[i].name == "threads")) continue;
     ++far.knobs;
+    far.of_accuracy += knobs[i].of_accuracy ? 1 : 0;
     far.steps += std::abs(knobs[i].index_of(a[i]) - knobs[i].index_of(b[i]));
   }
   return far;
@@ -114,20 +116,20 @@ Programs::Programs(std::shared_ptr<const ProgramFile> file, const DeviceFacts& d
 std::pair<const Programs::Entry*, int> Programs::nearest(const Family& family, const Wanted& wanted) const {
   std::map<std::string_view, Config> named;  // by architecture
   const Entry* best = nullptr;
-  std::tuple<int, int, int> fewest;  // features to spare, then knobs, then steps between their values
+  std::tuple<int, int, int, int> fewest;  // knobs of accuracy, features to spare, knobs, steps between their values
   for (const Entry& entry : entries_) {
     const Variant& v = entry.variant;
     if (v.family != &family || cannot_run(v, wanted, entry.device)) continue;
     Config& rule = named[entry.device.arch];
     if (rule.empty()) rule = family.default_config(wanted.workload, entry.device);
     const Distance far = distance(family, v.config, rule);
-    const std::tuple differ = {count_of(v.spare_features(wanted.workload)),
+    const std::tuple differ = {far.of_accuracy, count_of(v.spare_features(wanted.workload)),
                                far.knobs + (v.specialization == Specialization{} ? 0 : 1), far.steps};
     if (best != nullptr && (entry.fit < best->fit || (entry.fit == best->fit && differ >= fewest))) continue;
     best = &entry;
     fewest = differ;
   }
-  return {best, std::get<1>(fewest)};
+  return {best, std::get<2>(fewest)};
 }
 
 Selection Programs::select(const Wanted& wanted, const Champions* book, std::vector<std::string>& refused) const {

@@ -6,11 +6,12 @@
 /// 3. the champion of a workload nearby, of either, by the rule of dispatch/neighbour.hpp;
 /// 4. of the programs that run it on the device, the one that default_config of the workload's own family names; where
 ///    the file lacks it, the one of that family that differs from it in the fewest knobs, of those the one whose values
-///    lie the fewest steps away in the knobs' order; where the file has none of that family, the same of the other
-///    families that run the workload, in the order of searched_families. Programs of the better ArchFit come first, so
-///    that of CPU levels the highest that has one serves. The knob `threads` of a CPU's programs counts for nothing: a
-///    plan has its own number of threads. Programs with features that the workload has no need of run it too, and come
-///    after those that have just its own: the fewer features to spare, the better.
+///    lie the fewest steps away in the knobs' order; a program as accurate as the rule's (Knob::of_accuracy) comes
+///    first; where the file has none of that family, the same of the other families that run the workload, in the order
+///    of searched_families. Programs of the better ArchFit come first, so that of CPU levels the highest that has one
+///    serves. The knob `threads` of a CPU's programs counts for nothing: a plan has its own number of threads. Programs
+///    with features that the workload has no need of run it too, and come after those that have just its own: the fewer
+///    features to spare, the better.
 #pragma once
 
 #include <string>

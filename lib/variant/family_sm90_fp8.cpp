@@ -46,6 +46,7 @@ const KnobTable<sm90_fp8::Config>& table() {
     t.add("promote_every", &C::promote_every, {0, 1, 2, 4, 8, 16},
           "KV tiles after which outputs are added to sums in shared memory, as tensor cores keep 13 bits of what they "
           "add; 0: never")
+        .acts_on({issue, shared_memory})
         .of_accuracy();
     return t;
   }();

@@ -178,15 +178,15 @@ class Sm90SplitFamily final : public Family {
         return fmt::format("a segment of {} keys exceeds the 256 whose scores fit registers",
                            sm90_split::iteration_keys(c));
       case sm90_split::Illegal::v_barriers:
-        return fmt::format("{} barriers do not divide {} chunks", c.v_barriers, c.n_blocks_per_stage);
+        return fmt::format("{} barriers do not divide {} n-blocks", c.v_barriers, c.n_blocks_per_stage);
       case sm90_split::Illegal::pv_commits:
         return fmt::format("products of {} steps do not divide the steps behind a barrier", c.pv_ksteps_per_commit);
       case sm90_split::Illegal::qk_in_flight:
-        return fmt::format("a segment has {} chunks, not the {} of score_lead", c.n_blocks_per_stage, c.qk_in_flight);
+        return fmt::format("a stage has {} n-blocks, fewer than qk_in_flight={}", c.n_blocks_per_stage, c.qk_in_flight);
       case sm90_split::Illegal::rowsum_mma:
         return "columns of ones need head dims up to 64; write rowsum=fadd";
       case sm90_split::Illegal::prefetch_next_qk:
-        return "prefetching scores takes two chunks and two stages at least";
+        return "prefetching scores takes two n-blocks a stage and two stages at least";
       case sm90_split::Illegal::shared_memory:
         return fmt::format("it needs {} bytes of shared memory a block; {} allows {}",
                            sm90_split::shared_plan(c, dim).total, device.name, device.shared_bytes_per_block);

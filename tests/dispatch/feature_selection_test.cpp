@@ -77,6 +77,26 @@ TEST_F(FeaturePrograms, TheNearestValueOfAKnobComesFirst) {
   }
 }
 
+// A program as accurate as the rule's that differs in two knobs comes before one that differs in one of accuracy alone.
+TEST(AccuratePrograms, ComeFirstWhateverTheOtherKnobs) {
+  const DeviceFacts device = representative_gpu("sm_90a");
+  const Workload w = parse_workload("b4h16l2048d64:fp16");
+  const Family& family = find_family("fwd_sm80");
+  ProgramFileWriter writer("abcd");
+  for (const char* config : {"fwd_sm80:rowsum=mma", "fwd_sm80:stages=2,min_blocks=1"}) {
+    const Variant variant = parse_variant(config, w, device);
+    ASSERT_EQ(family.is_illegal(variant.config, w, device), std::nullopt) << config;
+    ProgramRecord record;
+    record.arch = "sm_90a";
+    record.workload = to_string(w);
+    record.variant = describe(variant);
+    record.origin = "rule";
+    writer.add(record, config);
+  }
+  const Programs two(ProgramFile::parse(writer.bytes(), "programs"), device);
+  EXPECT_THAT(two.select(w).record->variant, ::testing::HasSubstr("rowsum=fadd"));
+}
+
 TEST_F(FeaturePrograms, WhatIsToSpareIsTold) {
   const Programs one = programs({kAllFeatures});
   EXPECT_THAT(
