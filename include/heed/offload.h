@@ -54,7 +54,8 @@ typedef struct heed_offload_config {
   int64_t sink_pages;   /* first pages of a sequence, which stay on the device; others leave it oldest first */
   int64_t chunk_pages;  /* pages of one copy over the link; 0: as many as have 32 MiB */
   int64_t chunks;       /* device buffers of one chunk each, in a ring; 0: 3 */
-  /* What the machine does in a second; 0: it is measured when the pool is made. */
+  /* What the machine does in a second; 0: it is measured when the pool is made. Where all four are 0 and the share is
+   * negative, decoding goes on measuring the first two, and the share follows them. */
   double link_rate;    /* bytes over the link */
   double host_rate;    /* bytes of keys and values that the processors attend to, in decoding */
   double device_rate;  /* the same of the device */
@@ -121,7 +122,7 @@ typedef struct heed_offload_info {
   int64_t device_pages_free;
   int64_t remote_pages; /* used, and not on the device */
   int64_t sequences;
-  double link_rate; /* as in the config, or as measured */
+  double link_rate; /* as in the config, as measured, or as decoding has shown since */
   double host_rate;
   double device_rate;
   double device_flops;

@@ -14,8 +14,7 @@ std::string refusal_of_path(std::string_view path) {
   if (path == "cpu/freestanding.hpp" || path == "cpu/exports.map")
     return fmt::format("{} is what every program of a CPU is built with", path);
   if (path.ends_with(".cuh")) return {};
-  if (path.starts_with("cpu/") && path.ends_with(".hpp") && path != "cpu/config.hpp" &&
-      path != "cpu/decode_plan.hpp")
+  if (path.starts_with("cpu/") && path.ends_with(".hpp") && path != "cpu/config.hpp" && path != "cpu/decode_plan.hpp")
     return {};
   return fmt::format("{} is host code too: launches are planned with it", path);
 }

@@ -202,8 +202,8 @@ class Cell {
   }
 
   // Of the family for few queries one with all features that it has: of rows of one head, for any heads a group, and of
-  // long keys, which it is made for. On a CPU's vector unit it is the family for all, with the columns of few rows in
-  // its lanes, and without lists of blocks, as the program for many rows.
+  // long keys, which it is made for. On a CPU it is the family for all, on the vector unit with the columns of few rows
+  // in its lanes, and without lists of blocks, as the program for many rows.
   void add_of_few_queries(const Workload& drawn) {
     Workload few = drawn;
     few.batch = 1;
@@ -212,7 +212,7 @@ class Cell {
     few.len_k = std::max<std::int64_t>(few.len_k, 8192);
     few = reduced(few);
     if (mask_kind(few) != mask_) return;
-    const bool by_lanes = device_.kind == DeviceKind::cpu && !device_.matrix_unit;
+    const bool by_lanes = device_.kind == DeviceKind::cpu;
     for (const Family* family : families()) {
       if ((!family->is_special() && !by_lanes) || !has_features(family->features())) continue;
       Features wanted = family->features();

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <chrono>
 #include <cstring>
 #include <limits>
 
@@ -113,11 +114,16 @@ void Offload::queue_host(const View& view, const Launch& launch, const std::int3
   t.seqused_k = numbers + launch.keys;
   take_host_scales(t, call.layer);
   const std::int64_t count = view.entries * config_.heads * piece.rows;
-  lanes_->call([plan, t, count, workspace = work_->host_workspace, failure = host_failure_] {
+  const auto bytes = static_cast<double>(piece.count() * config_.page_bytes());
+  const std::shared_ptr<MovingRate> rate = is_following_ && graph_ == nullptr ? host_rate_ : nullptr;
+  lanes_->call([plan, t, count, bytes, rate, workspace = work_->host_workspace, failure = host_failure_] {
     std::string why;
     try {
+      const auto begin = std::chrono::steady_clock::now();
       if (workspace->data() != nullptr) plan->prepare(workspace->data(), nullptr);
       plan->run(&t, 1, workspace->data(), nullptr, 0);
+      if (rate != nullptr)
+        rate->add(bytes, std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
       return;
     } catch (const std::exception& error) {
       why = error.what();
@@ -128,10 +134,11 @@ void Offload::queue_host(const View& view, const Launch& launch, const std::int3
   });
 }
 
-MarkPointer Offload::bring(const Launch& chunk, int layer, const MarkPointer& written) {
+MarkPointer Offload::bring(const Launch& chunk, int layer, const MarkPointer& written, bool is_watched) {
   const Piece& piece = *chunk.piece;
   lanes_->wait(Lane::in, work_->read[static_cast<std::size_t>(chunk.buffer)]);
   if (piece.has_new) lanes_->wait(Lane::in, written);
+  const MarkPointer begin = is_watched ? lanes_->record_time(Lane::in) : nullptr;
   std::vector<std::int32_t> pages;
   for (const auto& of_entry : piece.pages) pages.insert(pages.end(), of_entry.begin(), of_entry.end());
   const PageMemory from = host_pages(layer);
@@ -149,6 +156,9 @@ MarkPointer Offload::bring(const Launch& chunk, int layer, const MarkPointer& wr
     copy(ring_v, from.v, config_.v_page_bytes());
     i += run;
   }
+  if (is_watched)
+    watched_[(oldest_watched_ + watched_count_++) % watched_.size()] = {
+        begin, lanes_->record_time(Lane::in), static_cast<double>(piece.count() * config_.page_bytes())};
   return lanes_->record(Lane::in);
 }
 
@@ -191,8 +201,11 @@ void Offload::attend_view(const View& view, const std::vector<Piece>& pieces, co
     host_done = lanes_->record(Lane::host);
   }
   std::vector<MarkPointer> arrived;
+  // One chunk of a call beside the processors says what the link does: all of them together wait for kernels, too.
+  const std::size_t watched = host != nullptr && can_watch_link() ? chunks.size() / 2 : chunks.size();
   const auto bring_next = [&] {
-    if (arrived.size() < chunks.size()) arrived.push_back(bring(*chunks[arrived.size()], call.layer, written));
+    const std::size_t next = arrived.size();
+    if (next < chunks.size()) arrived.push_back(bring(*chunks[next], call.layer, written, next == watched));
   };
   if (!chunks.empty())
     (void)at_least(work_->ring, static_cast<std::size_t>(config_.page_bytes() * config_.chunk_pages * config_.chunks));

@@ -46,10 +46,10 @@ class InContext {
   CUstreamCaptureMode mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;
 };
 
-// Events without times, used again when no mark has them.
+// Events, used again when no mark has them.
 class Events {
  public:
-  explicit Events(CUcontext context) : context_(context) {}
+  Events(CUcontext context, unsigned flags) : context_(context), flags_(flags) {}
   ~Events() {
     const InContext in(context_);
     for (CUevent event : free_) cuda_driver().event_destroy(event);
@@ -67,7 +67,7 @@ class Events {
       }
     }
     CUevent event = nullptr;
-    check_cuda(cuda_driver().event_create(&event, CU_EVENT_DISABLE_TIMING), "making an event");
+    check_cuda(cuda_driver().event_create(&event, flags_), "making an event");
     return event;
   }
   void give_back(CUevent event) {
@@ -77,6 +77,7 @@ class Events {
 
  private:
   CUcontext context_;
+  unsigned flags_;
   std::mutex mutex_;
   std::vector<CUevent> free_;
 };
@@ -142,7 +143,8 @@ class CudaLanes final : public Lanes {
     copies_ = api::make_gpu_copies(problem, api::choose_copies(options, facts));
     merges_ = api::make_gpu_merges(problem, api::choose_merge(options, facts));
     if (quantises) quantiser_ = api::make_gpu_quantiser(problem, api::choose_quantiser(options, facts), nullptr);
-    events_ = std::make_shared<Events>(context_);
+    events_ = std::make_shared<Events>(context_, CU_EVENT_DISABLE_TIMING);
+    timed_events_ = std::make_shared<Events>(context_, CU_EVENT_DEFAULT);
     for (CUstream* stream : {&in_, &out_, &host_})
       check_cuda(cuda_.stream_create(stream, CU_STREAM_NON_BLOCKING), "making a stream");
   }
@@ -277,6 +279,17 @@ class CudaLanes final : public Lanes {
     check_cuda(cuda_.stream_wait_event(stream(lane), event_of(mark), 0), "waiting for an event");
   }
 
+  [[nodiscard]] MarkPointer record_time(Lane lane) override {
+    auto mark = std::make_shared<const CudaMark>(timed_events_, timed_events_->take());
+    check_cuda(cuda_.event_record(mark->event, stream(lane)), "recording an event");
+    return mark;
+  }
+
+  [[nodiscard]] std::optional<double> seconds_between(const MarkPointer& begin, const MarkPointer& end) const override {
+    float ms = 0;
+    if (cuda_.event_elapsed_time(&ms, event_of(begin), event_of(end)) != CUDA_SUCCESS) return std::nullopt;
+    return ms * 1e-3;
+  }
   [[nodiscard]] bool is_done(const MarkPointer& mark) const override {
     return mark == nullptr || cuda_.event_query(event_of(mark)) == CUDA_SUCCESS;
   }
@@ -327,6 +340,7 @@ class CudaLanes final : public Lanes {
   std::unique_ptr<api::Merges> merges_;
   std::unique_ptr<api::Quantiser> quantiser_;  ///< of pages of 8 bits
   std::shared_ptr<Events> events_;
+  std::shared_ptr<Events> timed_events_;
   CUstream compute_ = nullptr;
   CUstream in_ = nullptr;
   CUstream out_ = nullptr;

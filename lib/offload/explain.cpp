@@ -76,9 +76,11 @@ std::string Offload::explain(std::span<const std::int64_t> ids) const {
                       config_.has_eight_bits() ? fmt::format(" in {}", to_string(config_.dtype_kv)) : "",
                       config_.kind == DeviceKind::cuda ? "pinned" : "not pinned: the GPU is simulated");
   text += about_nodes(host_.node(), lanes_->node());
+  const std::int64_t steps = host_rate_->steps();
   text += fmt::format("rates     link {}, attention of the device {} and {:.3g} TFLOP/s, of the processors {}; {}\n",
                       rate_text(rates.link), rate_text(rates.device), rates.device_flops / 1e12,
-                      host_can_ ? rate_text(rates.host) : "none", rates_from_);
+                      host_can_ ? rate_text(rates.host) : "none",
+                      steps == 0 ? rates_from_ : fmt::format("{}, then over {} steps of a layer", rates_from_, steps));
   for (const auto& graph : graphs_)
     if (graph->recording->is_alive())
       text += fmt::format("graph     {} sequences stay where they are, {} of the device are its own\n",
@@ -111,10 +113,10 @@ std::string Offload::explain(std::span<const std::int64_t> ids) const {
                               : ", the processors attend to the others: both end together, or the device last",
       time_text(plan.device_s), time_text(plan.link_s), time_text(plan.host_s), time_text(plan.step_s()),
       time_text(all));
-  const double steps = steps_to_pay(rates, bytes, page);
-  text += steps <= 1e6
-              ? fmt::format("moving    a page that moves to the device has paid after {:.0f} steps\n", std::ceil(steps))
-              : std::string("moving    no page that moves to the device makes a step shorter\n");
+  const double to_pay = steps_to_pay(rates, bytes, page);
+  text += to_pay <= 1e6 ? fmt::format("moving    a page that moves to the device has paid after {:.0f} steps\n",
+                                      std::ceil(to_pay))
+                        : std::string("moving    no page that moves to the device makes a step shorter\n");
   return text;
 }
 

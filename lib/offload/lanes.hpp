@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 
@@ -99,9 +100,14 @@ class Lanes {
   virtual void call(std::function<void()> function) = 0;
   [[nodiscard]] virtual MarkPointer record(Lane lane) = 0;
   virtual void wait(Lane lane, const MarkPointer& mark) = 0;
+  /// A mark with the time at which the lane passes it, of what is not captured.
+  [[nodiscard]] virtual MarkPointer record_time(Lane lane) = 0;
 
   // ---- at once
   [[nodiscard]] virtual bool is_done(const MarkPointer& mark) const = 0;
+  /// From one mark of record_time to a later one; nothing as long as the lane has not passed both. Waits for nothing.
+  [[nodiscard]] virtual std::optional<double> seconds_between(const MarkPointer& begin,
+                                                              const MarkPointer& end) const = 0;
   virtual void finish(const MarkPointer& mark) = 0;  ///< waits for it. @throws Error(driver)
   virtual void finish_all() = 0;                     ///< waits for every lane. @throws Error(driver)
 

@@ -273,6 +273,7 @@ void Offload::attend(const Call& call, bool is_decoding, void* stream) {
                   .new_keys = call.new_keys};
     for (const std::int64_t id : call.ids) wanted.entries.push_back(&pages_.of(id));
     if (call.rows > 0 && is_decoding && can_be_counted_anew(wanted)) {
+      follow_rates();
       const double share = share_of(bytes_of(call.ids, call.layer));
       attend_view({&call, 0, static_cast<std::int64_t>(call.ids.size())},
                   decode_pieces(wanted, share, config_.chunk_pages), written);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -14,6 +15,7 @@
 #include "kernels/tile/packed_rows.hpp"
 #include "offload/host_memory.hpp"
 #include "offload/lanes.hpp"
+#include "offload/moving_rate.hpp"
 #include "offload/pages.hpp"
 #include "offload/pieces.hpp"
 #include "offload/planner.hpp"
@@ -34,7 +36,7 @@ struct Config {
   PagesSizes pages;
   std::int64_t chunk_pages = 1;
   std::int64_t chunks = 3;
-  Rates rates;            ///< 0: measured
+  Rates rates;            ///< 0: measured. Of a pool: those that plan, which follow what steps take where none is given
   double streamed = -1;   ///< below 0: the planner's
   Simulation simulation;  ///< of a simulated GPU
   int threads = 0;
@@ -155,6 +157,12 @@ class Offload {
     MarkPointer last_end;
     std::shared_ptr<HostMemory> host_workspace = std::make_shared<HostMemory>();
   };
+  /// Copies of one chunk over the link, between two marks with times.
+  struct Copies {
+    MarkPointer begin;
+    MarkPointer end;
+    double bytes = 0;
+  };
   /// A graph that calls were captured into, until it has ended.
   struct Graph {
     RecordingPointer recording;
@@ -213,7 +221,7 @@ class Offload {
   void write_numbers(const Launch& launch, std::int32_t* numbers) const;
   void queue_host(const View& view, const Launch& launch, const std::int32_t* numbers, std::byte* q, std::byte* o,
                   float* lse, const MarkPointer& written);
-  MarkPointer bring(const Launch& chunk, int layer, const MarkPointer& written);
+  MarkPointer bring(const Launch& chunk, int layer, const MarkPointer& written, bool is_watched);
 
   // launches.cpp
   [[nodiscard]] heed_problem problem_of(const View& view, const Launch& launch, const heed_strides& q_strides,
@@ -227,6 +235,8 @@ class Offload {
 
   // rates.cpp
   void measure();
+  void follow_rates();
+  [[nodiscard]] bool can_watch_link() const;
   [[nodiscard]] double link_rate();
   /// @return bytes of keys and values a second, and operations
   std::pair<double, double> attention_rate(Place place, std::int64_t rows, bool is_timed);
@@ -249,6 +259,12 @@ class Offload {
   bool host_can_ = true;  ///< there is a program for the processors' part
   std::string host_refusal_;
   std::string rates_from_;
+  bool is_following_ = false;  ///< steps say what rates have become
+  std::shared_ptr<MovingRate> host_rate_ = std::make_shared<MovingRate>();
+  MovingRate in_rate_;
+  std::array<Copies, 32> watched_;  ///< a ring: of as many calls as the host may be ahead of the device
+  std::size_t oldest_watched_ = 0;
+  std::size_t watched_count_ = 0;
   std::string broken_;
   std::shared_ptr<HostFailure> host_failure_ = std::make_shared<HostFailure>();
 };

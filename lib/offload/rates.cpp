@@ -138,6 +138,29 @@ void Offload::measure() {
     host_refusal_ = error.what();
     rates.host = 0;
   }
+  is_following_ = host_can_ && given == Rates{} && config_.streamed < 0;
+  host_rate_->begin(rates.host);
+  in_rate_.begin(rates.link);
+}
+
+// Before a call is divided: what calls that are done took. Each rate was measured alone, and the link and the
+// processors read the same memory. A share that is given stays, as do rates, and those of a graph are of its capture.
+void Offload::follow_rates() {
+  if (!is_following_ || graph_ != nullptr) return;
+  for (; watched_count_ > 0; --watched_count_) {
+    Copies& copies = watched_[oldest_watched_];
+    const std::optional<double> seconds = lanes_->seconds_between(copies.begin, copies.end);
+    if (!seconds) break;
+    in_rate_.add(copies.bytes, *seconds);
+    copies = {};
+    oldest_watched_ = (oldest_watched_ + 1) % watched_.size();
+  }
+  config_.rates.link = in_rate_.planned();
+  config_.rates.host = host_rate_->planned();
+}
+
+bool Offload::can_watch_link() const {
+  return is_following_ && graph_ == nullptr && watched_count_ < watched_.size();
 }
 
 }  // namespace heed::offload

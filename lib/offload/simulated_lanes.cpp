@@ -25,7 +25,8 @@ using Clock = std::chrono::steady_clock;
 constexpr std::size_t kDeviceAlignment = 256;
 
 struct SimulatedMark final : Mark {
-  bool is_done = false;  // guarded by the mutex of the lanes
+  bool is_done = false;  // guarded by the mutex of the lanes, as the time is
+  Clock::time_point passed;
 };
 
 class SimulatedLanes final : public Lanes {
@@ -124,6 +125,14 @@ class SimulatedLanes final : public Lanes {
     changed_.notify_all();
   }
 
+  [[nodiscard]] MarkPointer record_time(Lane lane) override { return record(lane); }
+
+  [[nodiscard]] std::optional<double> seconds_between(const MarkPointer& begin, const MarkPointer& end) const override {
+    const std::lock_guard lock(mutex_);
+    if (!is_set(begin) || !is_set(end)) return std::nullopt;
+    const auto passed = [](const MarkPointer& mark) { return static_cast<const SimulatedMark&>(*mark).passed; };
+    return std::chrono::duration<double>(passed(end) - passed(begin)).count();
+  }
   [[nodiscard]] bool is_done(const MarkPointer& mark) const override {
     const std::lock_guard lock(mutex_);
     return mark == nullptr || is_set(mark);
@@ -181,6 +190,7 @@ class SimulatedLanes final : public Lanes {
         changed_.wait(lock, [&] { return is_set(next.waits_for); });
       } else if (next.sets != nullptr) {
         next.sets->is_done = true;
+        next.sets->passed = Clock::now();
       } else if (failure_.empty()) {
         lock.unlock();
         const auto begin = Clock::now();

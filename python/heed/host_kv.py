@@ -57,7 +57,8 @@ class HostKV:
                      heads_kv) numbers; 1 by default, needed for int8
     device           "cuda", "cuda:1"; on "cpu" a GPU is simulated, whose link has link_bandwidth bytes per second and link_latency seconds
     chunk_pages, chunks    pages of one copy over the link, and device buffers for as many; 0 for the library's choice
-    streamed_share   of the keys that the GPU does not hold, which decoding brings over the link; None: what the measured rates give
+    streamed_share   of the keys that the GPU does not hold, which decoding brings over the link; None: what the rates give. Where no
+                     rate is given either, it follows what decoding steps take, and results differ by rounding from one run to the next
     threads          of the processors' part; 0: as many as this process has processors
     rates            what else is measured when the pool is made: link_rate, host_rate, device_rate (bytes per second), device_flops
 

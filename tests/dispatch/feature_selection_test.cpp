@@ -203,6 +203,39 @@ TEST(FeatureCovering, EveryProblemWithFeaturesHasAProgram) {
         }
 }
 
+// A level with a matrix unit has programs of its own for few rows of a key head, and takes none on the matrix unit, nor
+// of the level below, for them: of a pool's part of the processors, of decoding, and of a verified draft.
+TEST(FeatureCovering, FewQueriesLeaveTheMatrixUnit) {
+  const DeviceFacts device = representative_cpu(*find_cpu_level("x86-64-v4-amx"));
+  ProgramFileWriter writer("0123");
+  for (const char* level : {"x86-64-v4", "x86-64-v4-amx"})
+    for (const CoveringProgram& program :
+         covering_programs(representative_cpu(*find_cpu_level(level)),
+                           {.dtypes = {Dtype::bf16, Dtype::fp16}, .dims = {64, 128}, .samples = 20})) {
+      ProgramRecord record;
+      record.arch = level;
+      record.workload = to_string(program.workload);
+      record.variant = describe(program.variant);
+      record.origin = "rule";
+      writer.add(record, "code");
+    }
+  const Programs programs(ProgramFile::parse(writer.bytes(), "covering"), device);
+  for (const char* dtype : {"bf16", "fp16"})
+    for (const int dim : {64, 128})
+      for (const char* mask : {"", ":causal_bottom_right", ":window=900/0"})
+        for (const char* features : {"", ":key_lengths:page=64", ":softcap=30", ":sinks"})
+          for (const auto& [shape, unit] : {std::pair{"h32hkv8l1k65536", "unit=vector"},
+                                            {"h32hkv8l4k65536", "unit=vector"},
+                                            {"h8l16k5000", "unit=vector"},
+                                            {"h32hkv8l300k65536", "unit=matrix"}}) {
+            const Workload w =
+                reduced(parse_workload(fmt::format("b1{}d{}:{}{}{}", shape, dim, dtype, mask, features)));
+            const Selection chosen = programs.select(w);
+            EXPECT_THAT(describe(chosen.variant), ::testing::HasSubstr(unit)) << to_string(w);
+            EXPECT_EQ(chosen.record->arch, "x86-64-v4-amx") << to_string(w);
+          }
+}
+
 // Whatever families have, each has a program with all of it for each head dim, dtype and mask.
 TEST(FeatureCovering, GpuFamiliesWithFeaturesHaveTheirPrograms) {
   const DeviceFacts device = representative_gpu("sm_90a");

@@ -38,6 +38,23 @@ TEST(SimulatedLanes, WaitForMarksOfOthers) {
   EXPECT_EQ(lanes->traffic().bytes_in, 1 << 16);
 }
 
+TEST(SimulatedLanes, TimesBetweenMarks) {
+  const auto lanes = make_simulated_lanes({.bandwidth = 0, .latency = 2e-3});
+  char bytes[2] = {};
+  std::atomic<bool> may_go{false};
+  lanes->call([&] {
+    while (!may_go) std::this_thread::yield();
+  });
+  const MarkPointer begin = lanes->record_time(Lane::in);
+  lanes->wait(Lane::in, lanes->record(Lane::host));
+  lanes->copy_in(Lane::in, bytes, bytes + 1, 1);
+  const MarkPointer end = lanes->record_time(Lane::in);
+  EXPECT_FALSE(lanes->seconds_between(begin, end).has_value());
+  may_go = true;
+  lanes->finish_all();
+  EXPECT_GE(lanes->seconds_between(begin, end).value(), 2e-3);
+}
+
 TEST(SimulatedLanes, ALostDeviceIsToldAndNobodyWaitsForEver) {
   const auto lanes = make_simulated_lanes({.bandwidth = 0, .latency = 0, .fail_after = 1});
   char from = 'a';

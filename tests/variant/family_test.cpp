@@ -152,16 +152,18 @@ TEST(CpuDefaults, FollowTheUnitTheRegistersAndTheShape) {
   using ::testing::HasSubstr;
   EXPECT_THAT(chosen("b1h8l512d64:fp32", 16, 32, true, 2), HasSubstr("unit=matrix,block_m=512,block_n=256"));
   EXPECT_THAT(chosen("b1h8l512d64:bf16", 16, 32, true, 64), HasSubstr("unit=matrix,block_m=32"));
-  EXPECT_THAT(chosen("b1h32hkv8l1k4096d128:bf16", 16, 32, true, 2), HasSubstr("pack_gqa=on"));
+  EXPECT_THAT(chosen("b1h32hkv8l5k4096d128:bf16", 16, 32, true, 2), HasSubstr("pack_gqa=on"));
+  EXPECT_THAT(chosen("b1h32hkv8l5k4096d128:bf16", 16, 32, true, 2), HasSubstr("unit=matrix"));
   EXPECT_THAT(chosen("b1h8l512d64:fp32", 16, 32, false, 2),
               HasSubstr("unit=vector,block_m=256,block_n=64,tile_rows=6,tile_vectors=4"));
   EXPECT_THAT(chosen("b1h8l512d64:fp32", 8, 16, false, 2), HasSubstr("tile_rows=6,tile_vectors=2"));
   EXPECT_THAT(chosen("b1h8l17k512d64:fp32", 8, 16, false, 2), HasSubstr("tile_rows=6,tile_vectors=2"));
   for (const char* few : {"b1h8l1k512d64:fp32", "b1h32hkv8l1k4096d128:bf16", "b1h8l16d64:causal_bottom_right"})
     for (const int lanes : {4, 8, 16})
-      EXPECT_THAT(chosen(few, lanes, 32, false, 2),
-                  ::testing::AllOf(HasSubstr("unit=vector"), HasSubstr("lanes=columns,split_keys=512,prefetch=32")))
-          << few;
+      for (const bool matrix : {false, true})
+        EXPECT_THAT(chosen(few, lanes, 32, matrix, 2),
+                    ::testing::AllOf(HasSubstr("unit=vector"), HasSubstr("lanes=columns,split_keys=512,prefetch=32")))
+            << few;
   for (const char* text : {"b1h1l1d1", "b1h4hkv2l7k300d512:bf16", "b64h12l128d64", "b1h1l5000d96:fp32:causal_top_left"})
     for (const int lanes : {4, 8, 16})
       for (const int registers : {16, 32})
