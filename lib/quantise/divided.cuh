@@ -18,7 +18,9 @@ __device__ __forceinline__ Divisor divisor_of(float factor) {
   const float scaled = __fmul_rn(factor, scale);
   const float guess = ptx::rcp_approx_ftz(scaled);
   const float near = __fmaf_rn(__fmaf_rn(-scaled, guess, 1.0F), guess, guess);
-  const float reciprocal = __fmaf_rn(__fmaf_rn(-scaled, near, 1.0F), near, near);
+  float reciprocal = __fmaf_rn(__fmaf_rn(-scaled, near, 1.0F), near, near);
+  // Of a mantissa of ones it comes out as the even neighbour.
+  if ((magnitude & 0x7fffffU) == 0x7fffffU) reciprocal = detail::float_of_bits(detail::bits_of_float(reciprocal) | 1U);
   return {scale, scaled, reciprocal == reciprocal ? reciprocal : guess};  // of 0, infinity and NaN
 }
 
