@@ -14,7 +14,9 @@ __device__ __forceinline__ void count_lost(const Pass& pass, const TensorPass& t
   for (int row = w.begin; row < w.end; ++row) {
     float given[kEach], x[kEach];
     load_lane(t, offset_of(t.from_strides, w.rows.first, w.entry, w.head, row), lane, given);
-    load_prepared(pass, t, w, row, is_smoothed, lane, x);
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) x[i] = given[i];
+    prepare(pass, t, w, is_smoothed, lane, x);
     const long long index = factor_index(t.scales, w.rows.first, w.entry, w.head, row);
 #pragma unroll
     for (int i = 0; i < kEach; ++i) {
@@ -33,13 +35,10 @@ __device__ __forceinline__ void count_lost(const Pass& pass, const TensorPass& t
 
 template <int kEach>
 __device__ __forceinline__ void count_lost_rows(const Pass& pass, const TensorPass& t, int tensor) {
-  const long long threads = static_cast<long long>(gridDim.x) * kQuantiseThreads;
-  const long long thread = static_cast<long long>(blockIdx.x) * kQuantiseThreads + threadIdx.x;
   const bool is_smoothed = tensor == 1 && pass.mean != nullptr;
-  const int parts = (most_rows(pass.rows, t.are_keys != 0) + kRowsOfWarp - 1) / kRowsOfWarp;
-  const long long items = static_cast<long long>(pass.rows.batch) * t.heads * parts;
-  for (long long item = thread / 32; item < items; item += threads / 32)
-    count_lost<kEach>(pass, t, rows_of_warp(pass, t, item), is_smoothed, tensor, static_cast<int>(threadIdx.x % 32));
+  for_items(pass, t, false, [&](const WarpRows& w) {
+    count_lost<kEach>(pass, t, w, is_smoothed, tensor, static_cast<int>(threadIdx.x % 32));
+  });
 }
 
 /// A grid may have any number of blocks in x; its y counts tensors: Q, K and V.

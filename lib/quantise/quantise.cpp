@@ -214,7 +214,7 @@ void write_factors(const TensorPass& t, long long piece) {
 }  // namespace
 
 const std::string& quantise_source() {
-  static const std::string source = source_of("quantise_rows.cuh", kQuantiseEntry, "quantise");
+  static const std::string source = source_of("quantise_pass.cuh", kQuantiseEntry, "quantise");
   return source;
 }
 
@@ -309,10 +309,9 @@ float rotation_norm(int dim) {
 
 TensorPass with_width(TensorPass t, const Rows& rows) {
   const int bytes = t.element == static_cast<int>(Element::fp32) ? 4 : 2;
-  const int unit = std::min(16, elements_of_lane(t.to_dim) * bytes);
-  const auto fits = [&](long long count, long long stride) { return count == 1 || stride * bytes % unit == 0; };
-  const bool is_wide = t.from_step == 1 && t.dim % elements_of_lane(t.to_dim) == 0 &&
-                       reinterpret_cast<std::uintptr_t>(t.from) % static_cast<std::uintptr_t>(unit) == 0 &&
+  constexpr int kUnit = 16;
+  const auto fits = [&](long long count, long long stride) { return count == 1 || stride * bytes % kUnit == 0; };
+  const bool is_wide = t.from_step == 1 && t.dim % 8 == 0 && reinterpret_cast<std::uintptr_t>(t.from) % kUnit == 0 &&
                        fits(rows.batch, t.from_strides.batch) && fits(t.heads, t.from_strides.head) &&
                        fits(2, t.from_strides.row);
   t.is_wide = is_wide ? 1 : 0;

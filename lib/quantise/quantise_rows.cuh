@@ -1,4 +1,4 @@
-/// heed_quantise: Q, K and V of fp16, bf16 or fp32 as quantised tensors, a stage a launch (quantise_rows.hpp).
+/// What the programs of the pass share: a row a warp, and which rows a warp takes (quantise_rows.hpp, wide_rows.cuh).
 #pragma once
 
 #include "kernels/ptx/math.cuh"
@@ -15,16 +15,19 @@ __device__ __forceinline__ float element_at(const TensorPass& t, long long index
                                                       : ptx::unpack_low<Element::fp16>(word);
 }
 
-/// kEach elements of a row from column lane * kEach on; zeros past the head dim.
+/// kEach elements of a row from column lane * kEach on, one by one; zeros past the head dim.
+template <int kEach>
+__device__ __forceinline__ void load_strided(const TensorPass& t, long long offset, int lane, float (&x)[kEach]) {
+  const int column = lane * kEach;
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) x[i] = column + i < t.dim ? element_at(t, offset + (column + i) * t.from_step) : 0.0F;
+}
+
+/// The same in vectors where rows are wide.
 template <int kEach>
 __device__ __forceinline__ void load_lane(const TensorPass& t, long long offset, int lane, float (&x)[kEach]) {
   const int column = lane * kEach;
-  if (t.is_wide == 0 || column >= t.dim) {
-#pragma unroll
-    for (int i = 0; i < kEach; ++i)
-      x[i] = column + i < t.dim ? element_at(t, offset + (column + i) * t.from_step) : 0.0F;
-    return;
-  }
+  if (t.is_wide == 0 || column >= t.dim) return load_strided(t, offset, lane, x);
   if (t.element == static_cast<int>(Element::fp32)) {
     const float* const from = static_cast<const float*>(t.from) + offset + column;
     if constexpr (kEach == 2) {
@@ -78,6 +81,7 @@ __device__ __forceinline__ void rotate_lane(const Pass& pass, int dim, int lane,
         x[i] = sum;
       }
   }
+#pragma unroll 1
   for (int lanes = 1; lanes * kEach < dim; lanes *= 2) {
 #pragma unroll
     for (int i = 0; i < kEach; ++i) {
@@ -101,22 +105,40 @@ struct WarpRows {
   int begin;
   int end;
 };
-__device__ __forceinline__ WarpRows rows_of_warp(const Pass& pass, const TensorPass& t, long long item) {
-  const int parts = (most_rows(pass.rows, t.are_keys != 0) + kRowsOfWarp - 1) / kRowsOfWarp;
-  WarpRows w;
-  w.entry = static_cast<int>(item / parts / t.heads);
-  w.head = static_cast<int>(item / parts % t.heads);
-  w.rows = rows_of(pass.rows, t.are_keys != 0, w.entry);
-  const int first = static_cast<int>(item % parts) * kRowsOfWarp;
-  w.begin = w.rows.begin > first ? w.rows.begin : first;
-  w.end = w.rows.end < first + kRowsOfWarp ? w.rows.end : first + kRowsOfWarp;
-  return w;
+/// body(rows of a warp), of all of a tensor. Where heads of a row lie side by side, neighbours take those and read what
+/// lies side by side. Counts within an entry have 32 bits, so that nothing divides 64, by a call that costs registers.
+/// @param backwards from the last to the first
+template <class Body>
+__device__ __forceinline__ void for_items(const Pass& pass, const TensorPass& t, bool backwards, const Body& body) {
+  const unsigned parts = (static_cast<unsigned>(most_rows(pass.rows, t.are_keys != 0)) + kRowsOfWarp - 1) / kRowsOfWarp;
+  const unsigned of_entry = parts * static_cast<unsigned>(t.heads);
+  if (of_entry == 0) return;
+  const bool heads_first = t.from_strides.head < t.from_strides.row;
+  const unsigned inner = heads_first ? static_cast<unsigned>(t.heads) : parts;
+  const unsigned warp = (blockIdx.x * kQuantiseThreads + threadIdx.x) / 32;
+  const unsigned warps = gridDim.x * (kQuantiseThreads / 32);
+  const auto batch = static_cast<unsigned>(pass.rows.batch);
+  unsigned entry = warp / of_entry;
+  unsigned item = warp % of_entry;
+  while (entry < batch) {
+    const unsigned at = backwards ? of_entry - 1 - item : item;
+    WarpRows w;
+    w.entry = static_cast<int>(backwards ? batch - 1 - entry : entry);
+    w.head = static_cast<int>(heads_first ? at % inner : at / inner);
+    w.rows = rows_of(pass.rows, t.are_keys != 0, w.entry);
+    const int first = static_cast<int>(heads_first ? at / inner : at % inner) * kRowsOfWarp;
+    w.begin = w.rows.begin > first ? w.rows.begin : first;
+    w.end = w.rows.end < first + kRowsOfWarp ? w.rows.end : first + kRowsOfWarp;
+    body(w);
+    entry += warps / of_entry;
+    item += warps % of_entry;
+    if (item >= of_entry) item -= of_entry, ++entry;
+  }
 }
 
 template <int kEach>
-__device__ __forceinline__ void load_prepared(const Pass& pass, const TensorPass& t, const WarpRows& w, int row,
-                                              bool is_smoothed, int lane, float (&x)[kEach]) {
-  load_lane(t, offset_of(t.from_strides, w.rows.first, w.entry, w.head, row), lane, x);
+__device__ __forceinline__ void prepare(const Pass& pass, const TensorPass& t, const WarpRows& w, bool is_smoothed,
+                                        int lane, float (&x)[kEach]) {
   if (is_smoothed) {
     const float* const mean = mean_of(pass, w.entry, w.head);
 #pragma unroll
@@ -124,180 +146,6 @@ __device__ __forceinline__ void load_prepared(const Pass& pass, const TensorPass
       if (lane * kEach + i < t.dim) x[i] -= mean[lane * kEach + i];
   }
   if (t.is_rotated != 0) rotate_lane(pass, t.dim, lane, x);
-}
-
-/// Raises the largest magnitudes of what shares a factor. Rows of a warp that share one do so once.
-template <int kEach>
-__device__ __forceinline__ void find_largest(const Pass& pass, const TensorPass& t, const WarpRows& w, bool is_smoothed,
-                                             int lane) {
-  unsigned most[kEach] = {};
-  long long index = -1;
-  const auto flush = [&] {
-    if (index < 0) return;
-    if (t.scales.channel != 0) {
-#pragma unroll
-      for (int i = 0; i < kEach; ++i)
-        if (most[i] != 0) atomicMax(t.largest + index + lane * kEach + i, most[i]);
-    } else {
-      unsigned all = most[0];
-#pragma unroll
-      for (int i = 1; i < kEach; ++i) all = all > most[i] ? all : most[i];
-#pragma unroll
-      for (int lanes = 16; lanes > 0; lanes /= 2) {
-        const unsigned other = __shfl_xor_sync(kWarp, all, lanes);
-        all = all > other ? all : other;
-      }
-      if (lane == 0 && all != 0) atomicMax(t.largest + index, all);
-    }
-#pragma unroll
-    for (int i = 0; i < kEach; ++i) most[i] = 0;
-  };
-  for (int row = w.begin; row < w.end; ++row) {
-    float x[kEach];
-    load_prepared(pass, t, w, row, is_smoothed, lane, x);
-    const long long own = factor_index(t.scales, w.rows.first, w.entry, w.head, row);
-    if (own != index) flush();
-    index = own;
-#pragma unroll
-    for (int i = 0; i < kEach; ++i) {
-      const unsigned magnitude = lane * kEach + i < t.dim ? magnitude_of(x[i], t.to_element) : 0U;
-      most[i] = most[i] > magnitude ? most[i] : magnitude;
-    }
-  }
-  flush();
-}
-
-/// scale * q.mean of a row: lanes add the products of their elements, and each other's sums by halves.
-template <int kEach>
-__device__ __forceinline__ float shift_of(const Pass& pass, const WarpRows& w, int row, int lane) {
-  float x[kEach];
-  load_lane(pass.q, offset_of(pass.q.from_strides, w.rows.first, w.entry, w.head, row), lane, x);
-  const float* const mean = mean_of(pass, w.entry, w.head / (pass.q.heads / pass.k.heads));
-  float sum = 0.0F;
-#pragma unroll
-  for (int i = 0; i < kEach; ++i)
-    if (lane * kEach + i < pass.q.dim) sum = __fadd_rn(sum, __fmul_rn(x[i], mean[lane * kEach + i]));
-#pragma unroll
-  for (int lanes = 16; lanes > 0; lanes /= 2) sum = __fadd_rn(sum, __shfl_xor_sync(kWarp, sum, lanes));
-  return pass.scale * sum;
-}
-
-template <int kEach>
-__device__ __forceinline__ void write_elements(const Pass& pass, const TensorPass& t, const WarpRows& w,
-                                               bool is_smoothed, bool are_queries, int lane) {
-  const int column = lane * kEach;
-  for (int row = w.begin; row < w.end; ++row) {
-    float x[kEach];
-    load_prepared(pass, t, w, row, is_smoothed, lane, x);
-    const long long index = factor_index(t.scales, w.rows.first, w.entry, w.head, row);
-    float factor = factor_at(t, index);
-    unsigned words[(kEach + 3) / 4] = {};
-#pragma unroll
-    for (int i = 0; i < kEach; ++i) {
-      if (column + i >= t.dim) continue;
-      if (t.scales.channel != 0) factor = factor_at(t, index + column + i);
-      words[i / 4] |= static_cast<unsigned>(element_of(x[i], factor, t.to_element)) << (8 * (i % 4));
-    }
-    if (column < t.to_dim) {
-      unsigned char* const to = t.to + offset_of(t.to_strides, w.rows.first, w.entry, w.head, row) + column;
-      if (t.to_dim % kEach != 0) {
-#pragma unroll
-        for (int i = 0; i < kEach; ++i)
-          if (column + i < t.to_dim) to[i] = static_cast<unsigned char>(words[i / 4] >> (8 * (i % 4)));
-      } else if constexpr (kEach == 2) {
-        *reinterpret_cast<unsigned short*>(to) = static_cast<unsigned short>(words[0]);
-      } else {
-#pragma unroll
-        for (int i = 0; i < kEach / 4; ++i) reinterpret_cast<unsigned*>(to)[i] = words[i];
-      }
-    }
-    if (!are_queries || pass.shift == nullptr) continue;
-    const float shift = shift_of<kEach>(pass, w, row, lane);
-    if (lane == 0) pass.shift[shift_index(pass, w.rows.first, w.entry, w.head, row)] = shift;
-  }
-}
-
-template <int kEach>
-__device__ __forceinline__ void take_rows(const Pass& pass, const TensorPass& t, int tensor) {
-  const long long threads = static_cast<long long>(gridDim.x) * kQuantiseThreads;
-  const long long thread = static_cast<long long>(blockIdx.x) * kQuantiseThreads + threadIdx.x;
-  const bool is_smoothed = tensor == 1 && pass.mean != nullptr;
-  const int lane = static_cast<int>(threadIdx.x % 32);
-  const int parts = (most_rows(pass.rows, t.are_keys != 0) + kRowsOfWarp - 1) / kRowsOfWarp;
-  const long long items = static_cast<long long>(pass.rows.batch) * t.heads * parts;
-  for (long long item = thread / 32; item < items; item += threads / 32) {
-    const WarpRows w = rows_of_warp(pass, t, item);
-    if (pass.stage == static_cast<int>(Stage::largest))
-      find_largest<kEach>(pass, t, w, is_smoothed, lane);
-    else
-      write_elements<kEach>(pass, t, w, is_smoothed, tensor == 0, lane);
-  }
-  if (pass.stage != static_cast<int>(Stage::elements)) return;
-  for (long long i = thread; i < t.count; i += threads) t.factors[i] = factor_of(t.largest[i], t.to_element);
-}
-
-/// Sums of channels of K over chunks of keys, a thread a channel and chunk: neighbours read neighbours.
-__device__ inline void add_sums(const Pass& pass) {
-  const TensorPass& k = pass.k;
-  const int chunks = chunks_of(most_rows(pass.rows, true));
-  const long long all = static_cast<long long>(pass.rows.batch) * k.heads * chunks * k.dim;
-  for (long long at = static_cast<long long>(blockIdx.x) * kQuantiseThreads + threadIdx.x; at < all;
-       at += static_cast<long long>(gridDim.x) * kQuantiseThreads) {
-    const int column = static_cast<int>(at % k.dim);
-    const long long item = at / k.dim;
-    const int entry = static_cast<int>(item / chunks / k.heads);
-    const int head = static_cast<int>(item / chunks % k.heads);
-    const int first = static_cast<int>(item % chunks) * kChunkRows;
-    const EntryRows rows = rows_of(pass.rows, true, entry);
-    const int begin = rows.begin > first ? rows.begin : first;
-    const int end = rows.end < first + kChunkRows ? rows.end : first + kChunkRows;
-    double sum = 0.0;
-#pragma unroll 8
-    for (int row = begin; row < end; ++row) {
-      const float x = element_at(k, offset_of(k.from_strides, rows.first, entry, head, row) + column * k.from_step);
-      sum += (detail::bits_of_float(x) & 0x7f800000U) != 0x7f800000U ? x : 0.0F;
-    }
-    pass.sums[at] = sum;
-  }
-}
-
-__device__ inline void take_means(const Pass& pass) {
-  const TensorPass& k = pass.k;
-  const int chunks = chunks_of(most_rows(pass.rows, true));
-  const long long all = static_cast<long long>(pass.rows.batch) * k.heads * k.dim;
-  for (long long at = static_cast<long long>(blockIdx.x) * kQuantiseThreads + threadIdx.x; at < all;
-       at += static_cast<long long>(gridDim.x) * kQuantiseThreads) {
-    const int column = static_cast<int>(at % k.dim);
-    const long long of_head = at / k.dim;
-    const EntryRows rows = rows_of(pass.rows, true, static_cast<int>(of_head / k.heads));
-    double sum = 0.0;
-    for (int c = 0; c < chunks; ++c) sum += pass.sums[(of_head * chunks + c) * k.dim + column];
-    pass.mean[at] = rows.begin < rows.end ? static_cast<float>(sum / (rows.end - rows.begin)) : 0.0F;
-  }
-}
-
-__device__ inline void shift_lse(const Pass& pass) {
-  for (long long at = static_cast<long long>(blockIdx.x) * kQuantiseThreads + threadIdx.x; at < pass.shift_count;
-       at += static_cast<long long>(gridDim.x) * kQuantiseThreads)
-    pass.lse[at] = shifted(pass.lse[at], pass.shift[at]);
-}
-
-/// A grid may have any number of blocks in x; in stages of rows its y counts tensors: Q, K and V.
-__device__ inline void quantise(const Pass& pass) {
-  if (pass.stage == static_cast<int>(Stage::sums)) return add_sums(pass);
-  if (pass.stage == static_cast<int>(Stage::means)) return take_means(pass);
-  if (pass.stage == static_cast<int>(Stage::lse)) return shift_lse(pass);
-  const int tensor = static_cast<int>(blockIdx.y);
-  const TensorPass& t = tensor == 0 ? pass.q : tensor == 1 ? pass.k : pass.v;
-  if (t.to == nullptr) return;
-  switch (elements_of_lane(t.to_dim)) {
-    case 2:
-      return take_rows<2>(pass, t, tensor);
-    case 4:
-      return take_rows<4>(pass, t, tensor);
-    default:  // head dims of GPUs' programs end at 256
-      return take_rows<8>(pass, t, tensor);
-  }
 }
 
 }  // namespace heed::quantise

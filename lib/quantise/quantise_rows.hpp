@@ -60,7 +60,7 @@ struct TensorPass {
   int to_dim;
   int are_keys;    ///< else rows of Q
   int is_rotated;  ///< Q and K
-  int is_wide;     ///< whether rows can be read by lanes of a warp as they share them (elements_of_lane)
+  int is_wide;     ///< whether rows are whole vectors of 8 elements that lie at multiples of 16 bytes
 };
 
 /// Values of one tensor that quantising loses (is_lost).

@@ -15,6 +15,9 @@ inline float __fadd_rn(float a, float b) {
 inline float __fmul_rn(float a, float b) {
   return a * b;
 }
+inline float __fmaf_rn(float a, float b, float c) {
+  return std::fma(a, b, c);
+}
 // Threads of the emulator run one at a time.
 inline unsigned atomicMax(unsigned* at, unsigned value) {
   const unsigned before = *at;
@@ -34,6 +37,7 @@ inline unsigned long long atomicMin(unsigned long long* at, unsigned long long v
 }  // namespace heed
 
 #include "lib/quantise/lost_rows.cuh"
+#include "lib/quantise/quantise_pass.cuh"
 #include "quantise/quantise.hpp"
 #include "testing.hpp"
 #include "workload/half.hpp"
