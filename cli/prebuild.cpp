@@ -34,7 +34,7 @@ std::vector<Workload> workloads_of(const PrebuildOptions& o) {
     std::ifstream lines(o.file);
     if (!lines) throw Error(ErrorCode::usage, fmt::format("cannot read {}", o.file), o.file);
     for (std::string line; std::getline(lines, line);)
-      if (const std::string_view text = trim(line); !text.empty() && text.front() != '#')
+      if (const std::string text = trim(line); !text.empty() && text.front() != '#')
         all.push_back(parse_workload(text));
   }
   if (all.empty()) throw Error(ErrorCode::usage, "name workloads with --shapes, or a file of them with --file");

@@ -74,9 +74,7 @@ TEST_F(Cli, FailuresExitWithOne) {
   expect_refusal("evolve --shape b1h1l8d16dv32 --device cpu " + db() + " " + cache(), 1, "value dim 32");
   expect_refusal("evolve --shape b1h1l8d2000 --device cpu " + db() + " " + cache(), 1, "head dim 2000");
   expect_refusal(
-      "bench fwd_cpu:unit=vector,lanes=queries,pack_gqa=off,tile_rows=12,tile_vectors=4 --shape b1h1l8d16 --device "
-      "cpu " +
-          cache(),
+      "bench fwd_cpu:unit=vector,pack_gqa=off,tile_rows=12,tile_vectors=4 --shape b1h1l20d16 --device cpu " + cache(),
       1, "does not fit");
   expect_refusal("evolve --shape b1h1l8d16 --device cpu --compiler no-such-compiler " + db() + " " + cache(), 1,
                  "\"no-such-compiler\" is not on the PATH");
