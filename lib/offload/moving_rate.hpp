@@ -9,12 +9,12 @@ namespace heed::offload {
 /// A moving average of bytes over busy time. Threads may add and read at the same time; nothing is allocated.
 class MovingRate {
  public:
-  /// Of a rate that nobody measured nothing is learnt.
+  /// Starts from a measured rate. With 0 steps are ignored, and 0 stays the rate.
   void begin(double measured);
-  /// What a step moved and how long it was at work. Times that are none are left out.
+  /// Adds a step: bytes, and seconds of work. A step whose rate is not positive and finite is ignored.
   void add(double bytes, double seconds);
-  /// What to plan with: the measured rate, and the average as soon as the one planned with is off by 1/32, so that a
-  /// share changes where a step is shorter for it, and stays else.
+  /// The rate to plan with: the measured one, replaced by the average whenever the two differ by more than 1/32, so
+  /// that a share changes only where a step becomes shorter.
   [[nodiscard]] double planned() const;
   [[nodiscard]] std::int64_t steps() const;
 

@@ -7,13 +7,12 @@
 #include <iterator>
 
 #include "kernels/attention/features.hpp"
-#include "lib/append/append_rows.hpp"
-#include "lib/listing/list_blocks.hpp"
 #include "lib/merge/merge_partials.hpp"
 #include "lib/padding/copy_rows.hpp"
 #include "lib/quantise/quantise_rows.hpp"
 #include "stub_copy.hpp"
 #include "stub_graph.hpp"
+#include "stub_passes.hpp"
 
 // Headers name some functions with macros that add a version; libcuda exports both names, and Heed asks for these.
 #undef cuDeviceTotalMem
@@ -66,13 +65,7 @@ const auto kQuantise = reinterpret_cast<CUfunction>(0x55);
 heed::quantise::Pass passes[16];
 int pass_count = 0;
 const auto kList = reinterpret_cast<CUfunction>(0x66);
-heed::listing::Pass last_listing;
-int listed = 0;
 const auto kAppend = reinterpret_cast<CUfunction>(0x99);
-heed::append::Append last_append{};
-unsigned blocks_of_append = 0;
-unsigned attributes_of_append = 0;
-int appended = 0;
 heed::merge::Merge last_merge{};
 int merged = 0;
 // Where a forward launch writes the first word of its first page of K, behind parameters and a map.
@@ -127,27 +120,6 @@ const float* stub_merge_saw(int back) {
 }
 void stub_look_at_pages(bool looks) {
   looks_at_pages = looks;
-}
-/// The last pass that listed blocks of keys, and how many there were.
-const heed::listing::Pass* stub_listing() {
-  return &last_listing;
-}
-int stub_listed() {
-  return listed;
-}
-/// The last append to a cache, its launch, and how many there were.
-const heed::append::Append* stub_append() {
-  return &last_append;
-}
-/// Its blocks and its attributes.
-unsigned stub_append_blocks() {
-  return blocks_of_append;
-}
-unsigned stub_append_attributes() {
-  return attributes_of_append;
-}
-int stub_appended() {
-  return appended;
 }
 /// The passes that quantised inputs, a stage each, and how many there were.
 const heed::quantise::Pass* stub_passes() {
@@ -393,22 +365,11 @@ CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction function, voi
     ++launched;
     return CUDA_SUCCESS;
   }
-  if (function == kList) {
-    if (config->blockDimX != heed::listing::kListThreads || config->gridDimY != 1) return CUDA_ERROR_INVALID_VALUE;
-    last_listing = *static_cast<const heed::listing::Pass*>(arguments[0]);
-    ++listed;
-    ++launched;
-    return CUDA_SUCCESS;
-  }
-  if (function == kAppend) {
-    if (config->blockDimX != heed::append::kAppendThreads || config->gridDimX == 0 || config->gridDimY != 1)
-      return CUDA_ERROR_INVALID_VALUE;
-    last_append = *static_cast<const heed::append::Append*>(arguments[0]);
-    blocks_of_append = config->gridDimX;
-    attributes_of_append = config->numAttrs;
-    ++appended;
-    ++launched;
-    return CUDA_SUCCESS;
+  if (function == kList || function == kAppend) {
+    const bool is_right = function == kList ? heed::stub::take_listing(*config, arguments[0])
+                                            : heed::stub::take_append(*config, arguments[0]);
+    launched += is_right ? 1 : 0;
+    return is_right ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
   }
   if (function != kForward || extra != nullptr || config->blockDimX == 0 || config->gridDimX == 0)
     return CUDA_ERROR_INVALID_VALUE;
