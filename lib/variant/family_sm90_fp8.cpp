@@ -23,7 +23,7 @@ const KnobTable<sm90_fp8::Config>& table() {
     using enum Bound;
     using C = sm90_fp8::Config;
     KnobTable<C> t;
-    t.add("m_warpgroups", &C::m_warpgroups, {1, 2, 3},
+    t.add("m_warpgroups", &C::m_warpgroups, {1, 2, 3, 4},
           "consumer warpgroups along M: block_m is 64 query rows times this")
         .acts_on({tail, tensor, l2, shared_memory})
         .shares_work();
@@ -33,7 +33,8 @@ const KnobTable<sm90_fp8::Config>& table() {
         .acts_on({latency, l2, dram});
     t.add("q_stages", &C::q_stages, {1, 2}, "Q tiles kept in shared memory").acts_on({latency, tail, dram});
     t.add("pingpong", &C::pingpong,
-          "consumer warpgroups issue their GEMMs one after the other, by named barriers (FlashAttention-3, 3.1)")
+          "consumer warpgroups take turns by named barriers: issue their GEMMs one after the other (on, "
+          "FlashAttention-3, 3.1), or take their exponentials one after the other")
         .acts_on({tensor, exponentials, latency});
     using enum attention::TileOrder;
     t.add("tile_order", &C::tile_order, {row_major, lpt_l2},
@@ -125,7 +126,7 @@ class Sm90Fp8Family final : public Family {
     if (keys_of_factor(workload) % c.block_n != 0)
       return fmt::format("a tile of {} keys does not divide the {} that share a scale factor", c.block_n,
                          keys_of_factor(workload));
-    if (c.m_warpgroups == 1 && c.pingpong == sm90_fp8::Pingpong::on)
+    if (c.m_warpgroups == 1 && c.pingpong != sm90_fp8::Pingpong::off)
       return "a consumer warpgroup alone takes no turns; write pingpong=off";
     switch (sm90_fp8::is_legal(c, problem_of(workload), device.shared_bytes_per_block)) {
       case sm90_fp8::Illegal::no:

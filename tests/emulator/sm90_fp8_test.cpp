@@ -36,6 +36,7 @@ struct Fp8Shape {
   bool heads_inner = false;
   int ctas = 2;
   bool with_lse = true;
+  int nan_key = -1;               // of the first head
   bool zeros_times_much = false;  // Q is zeros, factors of Q and K have a product beyond fp32
 };
 
@@ -63,6 +64,7 @@ class Fp8Case {
         for (int j = seen; j < s_.len_k; ++j)
           for (int c = 0; c < d; ++c)
             k_[at(params_.k_strides, b, h, j, c)] = v_[at(params_.v_strides, b, h, j, c)] = 0x7f;
+    if (s_.nan_key >= 0) k_[at(params_.k_strides, 0, 0, s_.nan_key, 5)] = 0x7f;
     o_ = emulator::Elements::untouched(problem.element,
                                        static_cast<std::size_t>(s_.batch * s_.heads * s_.len_q * d) + 64);
     lse_.assign(static_cast<std::size_t>(s_.batch * s_.heads * s_.len_q), NAN);
@@ -272,6 +274,11 @@ TEST(EmulatedSm90Fp8, SchedulesAndStages) {
   run_fp8<kTurns, kCausal128>({.batch = 2, .heads = 2, .heads_kv = 1, .len_q = 400, .len_k = 400, .ctas = 3}, 12);
   constexpr Config kThree{.m_warpgroups = 3, .block_n = 96, .stages = 1, .pingpong = Pingpong::on};
   run_fp8<kThree, kHalf64>({.heads = 3, .heads_kv = 3, .len_q = 400, .len_k = 400, .ctas = 2}, 13);
+  constexpr Config kExponentials{.m_warpgroups = 4, .block_n = 64, .pingpong = Pingpong::exponentials};
+  run_fp8<kExponentials, kHalf64>({.heads = 2, .heads_kv = 1, .len_q = 300, .len_k = 330, .ctas = 2}, 26);
+  constexpr Config kBoth{
+      .block_n = 96, .pingpong = Pingpong::exponentials, .exp2 = Exp2::poly_quarter, .promote_every = 1};
+  run_fp8<kBoth, kCausal128>({.len_q = 200, .len_k = 400, .right_offset = 200}, 27);
   constexpr Config kPromoting{.block_n = 64, .promote_every = 2};
   run_fp8<kPromoting, kCausal128>({.len_q = 200, .len_k = 400, .right_offset = 200}, 20);
   run_fp8<kPromoting, kCausal64>(
@@ -317,6 +324,16 @@ TEST(EmulatedSm90Fp8, WrongFactorsShow) {
   EXPECT_NE(said([](FeatureParams& p) { p.q_scales.strides.row = 0; }), "");
   EXPECT_NE(said([](FeatureParams& p) { p.v_scales.channel = 0; }), "");
   EXPECT_NE(said([](FeatureParams& p) { p.v_scales.strides.head = 0; }), "");
+}
+
+// NaN in a key makes all rows that see it NaN, wherever it lies and however exponentials are taken.
+TEST(EmulatedSm90Fp8, NanOfAKeyShows) {
+  constexpr Config kPolynomial{.block_n = 64, .exp2 = Exp2::poly_half};
+  for (const int key : {0, 1, 66, 129}) {
+    const Fp8Shape shape{.len_q = 64, .len_k = 130, .nan_key = key};
+    EXPECT_THAT((said_of<kPolynomial, kHalf64>(shape, 28)), ::testing::HasSubstr("row 0 column 0: nan instead of"));
+    EXPECT_THAT((said_of<Config{.block_n = 64}, kHalf64>(shape, 28)), ::testing::HasSubstr("row 0 column 0: nan"));
+  }
 }
 
 // Scores beyond fp32 show; zeros stay zeros beside factors whose product is beyond it.

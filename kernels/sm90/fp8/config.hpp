@@ -11,7 +11,8 @@
 ///     Q   m_warpgroups x boxes of (64 rows, up to 128 columns)       rows of 128 bytes, of 64 at D = 64, swizzled
 ///     K   boxes of (block_n rows, up to 128 columns)                 the same
 ///     V   block_n / 32 slabs of (D rows, 32 keys)                    rows of 32 bytes, swizzled
-/// and once, where promote_every is not 0, the sums of each consumer warpgroup: 64 x D in bf16.
+/// and once, where promote_every is not 0, the sums of each consumer warpgroup: 64 x D in bf16, and the row maxima that
+/// each of its threads had when it last added to them, 8 bytes.
 #pragma once
 
 #include "kernels/attention/mask.hpp"
@@ -30,8 +31,13 @@ inline constexpr int kWarpgroupRows = 64;
 inline constexpr int kWarpgroupThreads = 128;
 inline constexpr int kSlabKeys = 32;
 
-/// Whether consumer warpgroups take turns at the tensor cores (FlashAttention-3, 3.1).
-enum class Pingpong { off, on };
+/// What consumer warpgroups take turns at.
+enum class Pingpong {
+  off,
+  on,            ///< the tensor cores: products are issued one warpgroup after the other (FlashAttention-3, 3.1)
+  exponentials,  ///< the special-function units, which are slower than products of 8 bits up to head dim 64 and as fast
+                 ///< at 128: warpgroups in step would all exponentiate, then all wait
+};
 
 struct Config {
   int m_warpgroups = 2;
@@ -77,7 +83,7 @@ HEED_HOST_DEVICE constexpr int box_columns(int head_dim) {
   return head_dim < 128 ? head_dim : 128;
 }
 
-/// Named barriers: 0 is __syncthreads', from here on one a consumer warpgroup (Pingpong::on).
+/// Named barriers: 0 is __syncthreads', from here on one a consumer warpgroup (Pingpong).
 inline constexpr int kFirstTurn = 1;
 
 /// Barriers in shared memory, by index: each stage of Q, K and V is filled and freed.
@@ -104,6 +110,7 @@ struct SharedPlan {
   int v;
   int operand;   ///< of a tile of K or of V, from stage to stage
   int sums;      ///< what outputs were before, (warpgroup, D / 16, thread, 8) in bf16
+  int sums_max;  ///< row maxima of that time, (warpgroup, thread, 2) in fp32
   int barriers;  ///< 8 bytes each
   int q_tiles;   ///< 16 bytes for each stage of Q: index, head and batch entry
   int claim;     ///< two words: the pieces of V that the block transposes in turn
@@ -116,7 +123,8 @@ HEED_HOST_DEVICE constexpr SharedPlan shared_plan(const Config& c, int head_dim)
   p.k = c.q_stages * p.q_stage;
   p.v = p.k + c.stages * p.operand;
   p.sums = p.v + c.stages * p.operand;
-  p.barriers = p.sums + (c.promote_every > 0 ? 2 * block_rows(c) * head_dim : 0);
+  p.sums_max = p.sums + (c.promote_every > 0 ? 2 * block_rows(c) * head_dim : 0);
+  p.barriers = p.sums_max + (c.promote_every > 0 ? 8 * consumer_threads(c) : 0);
   p.q_tiles = (p.barriers + 8 * barrier_plan(c).count + 15) / 16 * 16;
   p.claim = p.q_tiles + 16 * c.q_stages;
   p.total = p.claim + 16;

@@ -45,7 +45,7 @@ struct Consumer {
   static constexpr int kKeys = kConfig.block_n;
   static constexpr int kSteps = kKeys / kSlabKeys;
   static constexpr bool kBegins = has_left_bound(kProblem.mask);
-  static constexpr bool kTurns = kConfig.pingpong == Pingpong::on && kConfig.m_warpgroups > 1;
+  static constexpr bool kTurns = kConfig.pingpong != Pingpong::off && kConfig.m_warpgroups > 1;
   static constexpr bool kPromotes = kConfig.promote_every > 0;
   static constexpr float kShift = 8.0F;  // log2 of what probabilities are multiplied with
 
@@ -66,8 +66,6 @@ struct Consumer {
   float row_max[2];   // in log2 units of the scaled scores; -inf before the first key
   float row_sum[2];   // of this lane's columns, times 2^8
   float acc_o[kDim / 2];
-  float sums_max[2];  // row_max when the output was last added to the sums in shared memory
-  int unpromoted;     // KV tiles in acc_o
 
   /// @param block_warp of this thread, the same in all its lanes
   __device__ __forceinline__ Consumer(const ScoreFeatureParams& parameters, const Smem& where, int block_warp)
@@ -82,7 +80,7 @@ struct Consumer {
   /// Q tiles until there is none.
   __device__ __forceinline__ void run() {
     // The first warpgroup's first turn.
-    if (kTurns && m_warpgroup == kConfig.m_warpgroups - 1) let_next();
+    if (kTurns && m_warpgroup == kConfig.m_warpgroups - 1) let_next(kConfig.pingpong);
 #pragma unroll 1
     for (;;) {
       ptx::mbarrier_wait(smem.q_full(query.stage), query.parity);
@@ -147,8 +145,7 @@ struct Consumer {
 #pragma unroll
     for (int i = 0; i < kDim / 2; ++i) acc_o[i] = 0.0F;
     if constexpr (kPromotes) {
-      sums_max[0] = sums_max[1] = -attention::kInfinity;
-      unpromoted = 0;
+      ptx::st_shared_v2(sums_max(), -attention::kInfinity, -attention::kInfinity);
 #pragma unroll
       for (int i = 0; i < kDim / 16; ++i) ptx::st_shared_v4(sums(i), 0U);
     }
@@ -164,15 +161,16 @@ struct Consumer {
   __device__ __forceinline__ unsigned sums(int i) const {
     return smem.sums(m_warpgroup, 32 * warp + lane) + 16 * kWarpgroupThreads * i;
   }
+  /// The row maxima that the sums are below.
+  __device__ __forceinline__ unsigned sums_max() const { return smem.sums_max(m_warpgroup, 32 * warp + lane); }
   /// Output and sums together, below row_max: in the sums where kKeeps, else in the output. No product is in flight.
   template <bool kKeeps>
   __device__ __forceinline__ void add_sums() {
     float factor[2];
+    ptx::ld_shared_v2(factor, sums_max());
 #pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      factor[h] = attention::rescale_factor(sums_max[h], row_max[h]);
-      sums_max[h] = row_max[h];
-    }
+    for (int h = 0; h < 2; ++h) factor[h] = attention::rescale_factor(factor[h], row_max[h]);
+    if constexpr (kKeeps) ptx::st_shared_v2(sums_max(), row_max[0], row_max[1]);
 #pragma unroll
     for (int i = 0; i < kDim / 16; ++i) {
       unsigned x[4];
@@ -187,7 +185,6 @@ struct Consumer {
       }
       if constexpr (kKeeps) ptx::st_shared_v4(sums(i), x[0], x[1], x[2], x[3]);
     }
-    unpromoted = 0;
   }
 
   /// The factor of the keys of tile n, which lie in one block of factors.
@@ -199,11 +196,12 @@ struct Consumer {
   __device__ __forceinline__ void release(unsigned barrier) const {
     if (lane == 0) ptx::mbarrier_arrive(barrier);
   }
-  __device__ __forceinline__ void wait_for_turn() const {
-    if constexpr (kTurns) ptx::bar_sync(kFirstTurn + m_warpgroup, 2 * kWarpgroupThreads);
+  /// A turn at what is asked for: nothing where the config has turns at something else.
+  __device__ __forceinline__ void wait_for_turn(Pingpong at) const {
+    if (kTurns && kConfig.pingpong == at) ptx::bar_sync(kFirstTurn + m_warpgroup, 2 * kWarpgroupThreads);
   }
-  __device__ __forceinline__ void let_next() const {
-    if constexpr (kTurns)
+  __device__ __forceinline__ void let_next(Pingpong at) const {
+    if (kTurns && kConfig.pingpong == at)
       ptx::bar_arrive(kFirstTurn + (m_warpgroup + 1 == kConfig.m_warpgroups ? 0 : m_warpgroup + 1),
                       2 * kWarpgroupThreads);
   }
@@ -248,12 +246,12 @@ struct Consumer {
   template <bool kMasked>
   __device__ __forceinline__ void step(AccS& s, FragP& p, unsigned long long queries, int n, float k_factor) {
     ptx::mbarrier_wait(smem.k_full(keys.stage), keys.parity);
-    wait_for_turn();
+    wait_for_turn(Pingpong::on);
     ptx::wgmma_fence();
     gemm_qk(s, queries);
     ptx::mbarrier_wait(smem.v_full(values.stage), values.parity);
     gemm_pv(p);
-    let_next();
+    let_next(Pingpong::on);
     ptx::wgmma_wait_group(1);
     ptx::pin(s);
     release(smem.k_empty(keys.stage));
@@ -267,9 +265,10 @@ struct Consumer {
     values.advance();
     // Row maxima grow in the first tiles of a row alone.
     if (__any_sync(0xffffffffU, factor[0] != 1.0F || factor[1] != 1.0F)) rescale(factor);
-    if constexpr (kPromotes)
-      if (++unpromoted == kConfig.promote_every) add_sums<true>();
     round_to_operand(p, s);
+    // The scores' registers are free here, without which ptxas spills at head dims 128 and 256.
+    if constexpr (kPromotes)
+      if (n % kConfig.promote_every == 0) add_sums<true>();
   }
 
   /// Sets scores of keys that a row does not see to -inf.
@@ -296,13 +295,14 @@ struct Consumer {
     for (int h = 0; h < 2; ++h) {
       // Two factors whose product is beyond fp32 leave a score of zero zero.
       scale[h] = ptx::min_nan(q_factor[h] * k_factor, attention::kLargest);
-      const float next = fmaxf(row_max[h], tile::quad_max(attention::row_maximum<kKeys / 2>(s, h)) * scale[h]);
+      const float next = grown_row_max<kConfig.exp2>(row_max[h], s, h, scale[h]);
       const float finite = attention::finite_row_max(next);
       // A score beyond fp32 shows as NaN: as a factor of fmaf it is not rounded to infinity, and would be hidden.
       negative[h] = next < attention::kInfinity ? kShift - finite : next - next;
       factor[h] = ptx::ex2_approx_ftz(row_max[h] - finite);
       row_max[h] = next;
     }
+    if constexpr (kBesideValues) take_turn(negative);
 #pragma unroll
     for (int t = 0; t < kKeys / 8; ++t)
 #pragma unroll
@@ -314,7 +314,19 @@ struct Consumer {
       }
 #pragma unroll
     for (int h = 0; h < 2; ++h) row_sum[h] = fmaf(row_sum[h], factor[h], total[h]);
-    if constexpr (kBesideValues) stay_in_front(total);
+    if constexpr (kBesideValues) {
+      stay_in_front(total);
+      let_next(Pingpong::exponentials);
+    }
+  }
+
+  /// Exponentials of this warpgroup's scores alone, until let_next().
+  __device__ __forceinline__ void take_turn(float (&negative)[2]) const {
+    if constexpr (kConfig.pingpong == Pingpong::exponentials) {
+      wait_for_turn(Pingpong::exponentials);
+      ptx::settle(negative[0]);
+      ptx::settle(negative[1]);
+    }
   }
 
   /// ptxas moves a wait for products in front of most exponentials, which would then run beside nothing; but it moves

@@ -35,6 +35,10 @@ struct Layout {
   __device__ __forceinline__ unsigned sums(int m_warpgroup, int thread) const {
     return shared + kPlan.sums + 2 * m_warpgroup * kWarpgroupRows * kDim + 16 * thread;
   }
+  /// Of a thread of a consumer warpgroup: two row maxima.
+  __device__ __forceinline__ unsigned sums_max(int m_warpgroup, int thread) const {
+    return shared + kPlan.sums_max + 8 * (m_warpgroup * kWarpgroupThreads + thread);
+  }
   __device__ __forceinline__ unsigned q_tile(int stage) const { return shared + kPlan.q_tiles + 16 * stage; }
   __device__ __forceinline__ unsigned claim() const { return shared + kPlan.claim; }
 
