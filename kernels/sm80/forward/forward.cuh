@@ -74,8 +74,14 @@ struct Forward : Merge<kConfig, kProblem> {
   /// Scores of the tile at `stage`, with keys hidden where some row of the warp does not see the whole tile.
   __device__ __forceinline__ void scores_of_tile(Scores& scores, const Query& query, int tile, int stage,
                                                  int warp_row) const {
-    multiply_keys(scores, query, stage_address(stage));
-    if constexpr (is_quantised(kProblem)) Base::scale_scores(scores, Base::first_key_of_entry(tile));
+    if constexpr (is_quantised(kProblem)) {
+      const int first = Base::first_key_of_entry(tile);
+      const auto factor = Base::key_factor(first);
+      multiply_keys(scores, query, stage_address(stage));
+      Base::scale_scores(scores, factor, first);
+    } else {
+      multiply_keys(scores, query, stage_address(stage));
+    }
     if constexpr (changes_scores(kProblem.features)) {
       const int first = Base::first_key_of_entry(tile) + 2 * (lane % 4);
 #pragma unroll

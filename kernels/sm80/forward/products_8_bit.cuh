@@ -1,10 +1,10 @@
 /// The products of fwd_sm80 with Q and K in 8 bits: scores by mma.m16n8k32 of int8 or, from sm_89 on, of e4m3; values
 /// in 16 bits as ever, to which V in e4m3 is brought in registers (kernels/tile/widened.cuh).
 ///
-/// A score is scale * q_factor[row] * k_factor[key] * (sum of products). Of int8 the sum is exact in int32, in fp32 to
-/// 24 bits, of at most 256 * 128 * 128 < 2^23; of e4m3 it is as exact as tensor cores add (kernels/ptx/mma.cuh). After
-/// SageAttention (Zhang et al., arXiv 2410.02367), whose factors of K are those of blocks as well. V's factors, of
-/// tensors, heads or channels, are the same for all keys and multiply the output at the end.
+/// A score is scale * q_factor[row] * k_factor[key] * (sum of products). Of int8 the sum is exact in int32, and in
+/// fp32, as it is 256 * 128 * 128 = 2^22 at most; of e4m3 it is as exact as tensor cores add (kernels/ptx/mma.cuh).
+/// After SageAttention (Zhang et al., arXiv 2410.02367), whose factors of K are those of blocks as well. V's factors,
+/// of tensors, heads or channels, are the same for all keys and multiply the output at the end.
 ///
 /// P and V are multiplied in fp16, not in e4m3: P keeps its digits, and V needs no transposition of bytes, for which
 /// mma.m16n8k32 would want four keys of a column in a register.
@@ -38,6 +38,12 @@ struct Products<kConfig, kProblem, Unit::mma_8_bit_key> : Products<kConfig, kPro
   // ---- compile-time facts
   static constexpr int kSteps = kDim / 32;  // of the head dim, in S
   static constexpr bool kIsInt8 = kProblem.inputs.q == Element::int8;
+  // Sums of int8 begin at the bits of 1.5 * 2^23, to which integers of up to 2^22 are added as to a number of fp32
+  // whose last digit is 1: sums are fp32 as they come, this much too large, and need no conversion, an instruction
+  // each.
+  static constexpr int kFirstSum = 0x4B400000;
+  static constexpr float kTooLarge = kIsInt8 ? 12582912.0F : 0.0F;
+  static constexpr float kLargestFactor = 0x1p100F;  // that kTooLarge may be multiplied with
 
   using Query = unsigned[kConfig.q_in_registers ? kFragments : 1][kConfig.q_in_registers ? kSteps : 1][4];
 
@@ -58,17 +64,23 @@ struct Products<kConfig, kProblem, Unit::mma_8_bit_key> : Products<kConfig, kPro
       }
   }
 
-  /// scores = Q K^T of one tile, of the elements alone.
+  /// scores = Q K^T of one tile, of the elements alone, and kTooLarge.
   __device__ __forceinline__ void multiply_keys(Scores& scores, const Query& query, unsigned keys) const {
     if constexpr (kIsInt8) {
-      int sums[kFragments][kKeyTiles][4] = {};
+      int sums[kFragments][kKeyTiles][4];
+#pragma unroll
+      for (int m = 0; m < kFragments; ++m)
+#pragma unroll
+        for (int n = 0; n < kKeyTiles; ++n)
+#pragma unroll
+          for (int i = 0; i < 4; ++i) sums[m][n][i] = kFirstSum;
       add_products(sums, query, keys);
 #pragma unroll
       for (int m = 0; m < kFragments; ++m)
 #pragma unroll
         for (int n = 0; n < kKeyTiles; ++n)
 #pragma unroll
-          for (int i = 0; i < 4; ++i) scores[m][n][i] = static_cast<float>(sums[m][n][i]);
+          for (int i = 0; i < 4; ++i) scores[m][n][i] = __int_as_float(sums[m][n][i]);
     } else {
 #pragma unroll
       for (int m = 0; m < kFragments; ++m) attention::clear(scores[m]);
@@ -76,39 +88,44 @@ struct Products<kConfig, kProblem, Unit::mma_8_bit_key> : Products<kConfig, kPro
     }
   }
 
+  /// The factor of a tile's keys where they share one.
+  struct KeyFactor {
+    float factor;
+    bool is_shared;
+  };
+  /// To be called in front of the tile's products: the load, and the division that says where from, take as long as
+  /// many of them, and behind them two warps a quarter of a multiprocessor would have nothing else to do.
+  /// @param first the tile's first key, of the entry
+  __device__ __forceinline__ KeyFactor key_factor(int first) const {
+    const TensorScales& s = params.k_scales;
+    const int kv_head = params.group_size == 1 ? head : head / params.group_size;
+    if (s.strides.row == 0) return {s.at[factor_index(s, kv_head, 0)], true};
+    // Of pages blocks are of the page, and tiles may be of several.
+    if constexpr (kProblem.features.pages) return {0.0F, false};
+    const int at = first + s.first_row;
+    const int block = at / s.rows;
+    if (at - block * s.rows + kBlockN > s.rows) return {0.0F, false};
+    return {s.at[scale_index(s, batch, kv_head, first)], true};
+  }
+
   /// Scores times the factors of their rows and keys. One factor of K where the tile's keys share it, else one each
   /// column. Keys past the last are read as the last, whose scores nobody takes.
-  /// @param first the tile's first key, of the entry
-  __device__ __forceinline__ void scale_scores(Scores& scores, int first) const {
+  __device__ __forceinline__ void scale_scores(Scores& scores, const KeyFactor& of_tile, int first) const {
+    if (of_tile.is_shared && scale_rows(scores, of_tile.factor)) return;
     const TensorScales& s = params.k_scales;
     const int kv_head = head / params.group_size;
     const int last = max(params.len_k - 1, 0);
-    const auto factor_of = [&](int key) { return s.at[factor_index(s, kv_head, key < last ? key : last)]; };
-    if (s.strides.row == 0 || shares_factor(s, first)) {
-      const float k_factor = factor_of(first);
-#pragma unroll
-      for (int m = 0; m < kFragments; ++m)
-#pragma unroll
-        for (int h = 0; h < 2; ++h) {
-          // Two factors whose product is beyond fp32 leave a score of zero zero.
-          const float factor = ptx::min_nan(query_factors[m][h] * k_factor, attention::kLargest);
-#pragma unroll
-          for (int n = 0; n < kKeyTiles; ++n)
-#pragma unroll
-            for (int i = 2 * h; i < 2 * h + 2; ++i) scores[m][n][i] *= factor;
-        }
-      return;
-    }
 #pragma unroll
     for (int n = 0; n < kKeyTiles; ++n)
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        const float k_factor = factor_of(first + 8 * n + 2 * (lane % 4) + i);
+        const int key = first + 8 * n + 2 * (lane % 4) + i;
+        const float k_factor = s.at[factor_index(s, kv_head, key < last ? key : last)];
 #pragma unroll
         for (int m = 0; m < kFragments; ++m)
 #pragma unroll
           for (int h = 0; h < 2; ++h)
-            scores[m][n][2 * h + i] = scores[m][n][2 * h + i] * query_factors[m][h] * k_factor;
+            scores[m][n][2 * h + i] = (scores[m][n][2 * h + i] - kTooLarge) * query_factors[m][h] * k_factor;
       }
   }
 
@@ -133,6 +150,33 @@ struct Products<kConfig, kProblem, Unit::mma_8_bit_key> : Products<kConfig, kPro
   }
 
  private:
+  /// Scores times the factors of their rows and the tile's, in one instruction each. False where nothing was done,
+  /// since a factor of int8 is so large that kTooLarge times it may leave fp32.
+  __device__ __forceinline__ bool scale_rows(Scores& scores, float k_factor) const {
+    if constexpr (kIsInt8) {
+      bool fits = true;
+#pragma unroll
+      for (int m = 0; m < kFragments; ++m)
+#pragma unroll
+        for (int h = 0; h < 2; ++h) fits = fits && !(query_factors[m][h] * k_factor > kLargestFactor);
+      if (__any_sync(0xffffffffU, !fits)) return false;
+    }
+#pragma unroll
+    for (int m = 0; m < kFragments; ++m)
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        float f = query_factors[m][h] * k_factor;
+        // Without its last two digits the product with kTooLarge, 3 * 2^22, is exact. Of e4m3 two factors whose product
+        // is beyond fp32 leave a score of zero zero.
+        f = kIsInt8 ? __uint_as_float(__float_as_uint(f) & ~3U) : ptx::min_nan(f, attention::kLargest);
+#pragma unroll
+        for (int n = 0; n < kKeyTiles; ++n)
+#pragma unroll
+          for (int i = 2 * h; i < 2 * h + 2; ++i)
+            scores[m][n][i] = kIsInt8 ? fmaf(scores[m][n][i], f, -kTooLarge * f) : scores[m][n][i] * f;
+      }
+    return true;
+  }
   __device__ __forceinline__ static void multiply(int (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
     ptx::mma_m16n8k32_s8(d, a, b0, b1);
   }
@@ -176,14 +220,6 @@ struct Products<kConfig, kProblem, Unit::mma_8_bit_key> : Products<kConfig, kPro
       return key_scale_index(params, s, batch, kv_head, key);
     else
       return scale_index(s, batch, kv_head, key);
-  }
-  /// Whether all keys of a tile are of one block of factors. Of pages blocks are of the page, and tiles may be of
-  /// several.
-  __device__ __forceinline__ static bool shares_factor(const TensorScales& s, int first) {
-    if constexpr (kProblem.features.pages) return false;
-    if (s.rows < kBlockN) return false;
-    const int at = first + s.first_row;
-    return at / s.rows == (at + kBlockN - 1) / s.rows;
   }
 };
 

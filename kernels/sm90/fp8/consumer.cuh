@@ -32,6 +32,7 @@
 #include "kernels/ptx/wgmma_e4m3.cuh"
 #include "kernels/sm90/fp8/exponentials.cuh"
 #include "kernels/sm90/fp8/layout.cuh"
+#include "kernels/sm90/fp8/turns.cuh"
 #include "kernels/tile/quad.cuh"
 
 namespace heed::sm90_fp8 {
@@ -45,7 +46,6 @@ struct Consumer {
   static constexpr int kKeys = kConfig.block_n;
   static constexpr int kSteps = kKeys / kSlabKeys;
   static constexpr bool kBegins = has_left_bound(kProblem.mask);
-  static constexpr bool kTurns = kConfig.pingpong != Pingpong::off && kConfig.m_warpgroups > 1;
   static constexpr bool kPromotes = kConfig.promote_every > 0;
   static constexpr float kShift = 8.0F;  // log2 of what probabilities are multiplied with
 
@@ -56,6 +56,7 @@ struct Consumer {
   const ScoreFeatureParams& params;
   Smem smem;
   int m_warpgroup;
+  Turns<kConfig> turns;
   int warp;  // of the warpgroup
   int lane;
   Ring<kConfig.q_stages> query;
@@ -72,6 +73,7 @@ struct Consumer {
       : params(parameters),
         smem(where),
         m_warpgroup(block_warp / 4),
+        turns{block_warp / 4},
         warp(block_warp % 4),
         lane(static_cast<int>(threadIdx.x) % 32) {}
 
@@ -79,8 +81,7 @@ struct Consumer {
 
   /// Q tiles until there is none.
   __device__ __forceinline__ void run() {
-    // The first warpgroup's first turn.
-    if (kTurns && m_warpgroup == kConfig.m_warpgroups - 1) let_next(kConfig.pingpong);
+    turns.begin();
 #pragma unroll 1
     for (;;) {
       ptx::mbarrier_wait(smem.q_full(query.stage), query.parity);
@@ -196,16 +197,6 @@ struct Consumer {
   __device__ __forceinline__ void release(unsigned barrier) const {
     if (lane == 0) ptx::mbarrier_arrive(barrier);
   }
-  /// A turn at what is asked for: nothing where the config has turns at something else.
-  __device__ __forceinline__ void wait_for_turn(Pingpong at) const {
-    if (kTurns && kConfig.pingpong == at) ptx::bar_sync(kFirstTurn + m_warpgroup, 2 * kWarpgroupThreads);
-  }
-  __device__ __forceinline__ void let_next(Pingpong at) const {
-    if (kTurns && kConfig.pingpong == at)
-      ptx::bar_arrive(kFirstTurn + (m_warpgroup + 1 == kConfig.m_warpgroups ? 0 : m_warpgroup + 1),
-                      2 * kWarpgroupThreads);
-  }
-
   __device__ __forceinline__ void gemm_qk(AccS& s, unsigned long long queries) const {
     const unsigned long long k = Smem::template descriptor<Smem::kColumns>(smem.keys(keys.stage));
 #pragma unroll
@@ -246,12 +237,12 @@ struct Consumer {
   template <bool kMasked>
   __device__ __forceinline__ void step(AccS& s, FragP& p, unsigned long long queries, int n, float k_factor) {
     ptx::mbarrier_wait(smem.k_full(keys.stage), keys.parity);
-    wait_for_turn(Pingpong::on);
+    turns.wait_for_products();
     ptx::wgmma_fence();
     gemm_qk(s, queries);
     ptx::mbarrier_wait(smem.v_full(values.stage), values.parity);
     gemm_pv(p);
-    let_next(Pingpong::on);
+    turns.let_products();
     ptx::wgmma_wait_group(1);
     ptx::pin(s);
     release(smem.k_empty(keys.stage));
@@ -302,7 +293,7 @@ struct Consumer {
       factor[h] = ptx::ex2_approx_ftz(row_max[h] - finite);
       row_max[h] = next;
     }
-    if constexpr (kBesideValues) take_turn(negative);
+    if constexpr (kBesideValues) turns.wait_for_exponentials(negative);
 #pragma unroll
     for (int t = 0; t < kKeys / 8; ++t)
 #pragma unroll
@@ -311,22 +302,11 @@ struct Consumer {
 #pragma unroll
         for (int i = 0; i < 2; ++i) e[i] = exp2_8_bits<kConfig.exp2>(fmaf(e[i], scale[h], negative[h]), 2 * t + i);
         total[h] = t == 0 ? e[0] + e[1] : total[h] + (e[0] + e[1]);
+        if (kBesideValues && h == 1 && t == kKeys / 8 - 1 - turns.kHandOver) turns.let_exponentials(e[0]);
       }
 #pragma unroll
     for (int h = 0; h < 2; ++h) row_sum[h] = fmaf(row_sum[h], factor[h], total[h]);
-    if constexpr (kBesideValues) {
-      stay_in_front(total);
-      let_next(Pingpong::exponentials);
-    }
-  }
-
-  /// Exponentials of this warpgroup's scores alone, until let_next().
-  __device__ __forceinline__ void take_turn(float (&negative)[2]) const {
-    if constexpr (kConfig.pingpong == Pingpong::exponentials) {
-      wait_for_turn(Pingpong::exponentials);
-      ptx::settle(negative[0]);
-      ptx::settle(negative[1]);
-    }
+    if constexpr (kBesideValues) stay_in_front(total);
   }
 
   /// ptxas moves a wait for products in front of most exponentials, which would then run beside nothing; but it moves

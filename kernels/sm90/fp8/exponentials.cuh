@@ -12,8 +12,8 @@ namespace heed::sm90_fp8 {
 
 /// 2^x for x <= 127: nearest integer by adding 1.5 * 2^23, a square on the rest, to whose exponent the integer is added
 /// (Cody and Waite 1980). Coefficients minimise the relative error on [-0.5, 0.5] with p(0) = 1: 2.0e-3, of which e4m3,
-/// with a unit roundoff of 6.3e-2, shows nothing. What is below -126 counts as that. NaN becomes a number: rows that see
-/// one have to be NaN by their row maximum (row_maximum_or_nan).
+/// with a unit roundoff of 6.3e-2, shows nothing. What is below -126 counts as that. NaN becomes a number: rows that
+/// see one have to be NaN by their row maximum (row_maximum_or_nan).
 __device__ __forceinline__ float exp2_polynomial_8_bits(float x) {
   x = fmaxf(x, -126.0F);
   const float shifted = x + 12582912.0F;
