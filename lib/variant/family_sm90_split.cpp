@@ -58,7 +58,8 @@ const KnobTable<sm90_split::Config>& table() {
     t.add("overflow_check", &C::overflow_check,
           "when splits find out that a stale row maximum overflowed: before the merge, or after O is stored")
         .acts_on({latency, issue});
-    t.add("merge_dtype", &C::merge_dtype, "type in which partial O travels between splits: 16 bits or fp32")
+    t.add("merge_dtype", &C::merge_dtype,
+          "type in which partial O travels between splits: that of O, fp32, 16-bit fixed point, or 24 bits of fp32")
         .acts_on({latency});
     t.add("lse_first", &C::lse_first, "splits send their log-sum-exp ahead of partial O").acts_on({latency});
     t.add("pv_split_n", &C::pv_split_n, "a split computes the columns of O that it keeps after those that it sends")

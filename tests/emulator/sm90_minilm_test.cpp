@@ -72,9 +72,13 @@ TEST(EmulatedMinilm, OnlineMaximaAreAsExactAsTheUnfusedComputation) {
 
 // fwd_sm90_split sums rounded probabilities on the tensor cores: what is left of a stale maximum is the merge in 16
 // bits.
-TEST(EmulatedMinilm, RoundedSumsAndAMergeInFp32AreAsExact) {
+TEST(EmulatedMinilm, RoundedSumsAndAMergeOfMoreBitsAreAsExact) {
   constexpr sm90_split::Config kExact{.merge_dtype = sm90_split::MergeDtype::fp32};
   EXPECT_TRUE(within_the_bar(run_split<kExact>({"layer0", Dtype::fp16, MinilmLayer::kPeaked})));
+  constexpr sm90_split::Config kFixed{.merge_dtype = sm90_split::MergeDtype::fixed16};
+  EXPECT_TRUE(within_the_bar(run_split<kFixed>({"layer0", Dtype::fp16, MinilmLayer::kPeaked})));
+  constexpr sm90_split::Config kBytes{.merge_dtype = sm90_split::MergeDtype::bits24};
+  EXPECT_TRUE(within_the_bar(run_split<kBytes>({"layer0", Dtype::fp16, MinilmLayer::kPeaked})));
 }
 
 constexpr sm90_persistent::Config kPersistentRounded{.rowsum = attention::Rowsum::fadd_rounded};

@@ -40,7 +40,7 @@ Config random_config(Random& random, const Problem& problem) {
   c.pv_start_step = one_of({0, 2, 5, 8});
   c.late_convert = random.chance(0.5);
   c.prefetch_next_qk = random.chance(0.3);
-  c.merge_dtype = random.chance(0.5) ? MergeDtype::bits16 : MergeDtype::fp32;
+  c.merge_dtype = static_cast<MergeDtype>(random.below(4));
   c.lse_first = random.chance(0.5) ? LseFirst::off : LseFirst::on;
   c.pv_split_n = random.chance(0.5) ? PvSplitN::off : PvSplitN::on;
   c.asm_order = random.chance(0.5) ? AsmOrder::fixed : AsmOrder::free;

@@ -78,9 +78,16 @@ enum class Prologue {
 
 /// Type in which partial O travels between the splits of a Q tile.
 enum class MergeDtype {
-  bits16,  ///< the type of O
-  fp32,
+  bits16,   ///< the type of O, which rounds a part's rows once more
+  fp32,     ///< twice the bytes
+  fixed16,  ///< whole numbers of 16 bits, and an exponent for the columns of a row that a part sends
+  bits24,   ///< fp32 without its last 8 bits
 };
+
+/// Whether a word holds two neighbouring columns of a row.
+HEED_HOST_DEVICE constexpr bool is_pairs(MergeDtype sent) {
+  return sent == MergeDtype::bits16 || sent == MergeDtype::fixed16;
+}
 
 /// Whether splits send their log-sum-exp ahead of partial O.
 enum class LseFirst {

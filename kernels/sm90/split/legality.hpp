@@ -51,6 +51,8 @@ HEED_HOST_DEVICE constexpr Config canonical(Config c, const Problem& problem) {
   if (c.n_blocks_per_stage < 2 || c.stages < 2) c.prefetch_next_qk = false;
   if (c.stages > 1 || c.row_max == RowMax::online) c.overflow_check = OverflowCheck::before_merge;
   if (num_splits(c) == 1) c.merge_dtype = MergeDtype::bits16;
+  if (c.merge_dtype == MergeDtype::bits24 && slice_columns(c, problem.head_dim) % 32 != 0)
+    c.merge_dtype = MergeDtype::fp32;  // four tiles share a piece of last bytes
   if (c.cluster == 1) c.lse_first = LseFirst::off;
   if (c.cluster == 1) c.tma_multicast = TmaMulticast::none;
   if (c.tma_multicast == TmaMulticast::q && c.prologue == Prologue::q_first) c.prologue = Prologue::maps_first;

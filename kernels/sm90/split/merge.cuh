@@ -18,11 +18,10 @@
 
 #include "kernels/attention/softmax.cuh"
 #include "kernels/ptx/cluster.cuh"
-#include "kernels/ptx/global.cuh"
 #include "kernels/ptx/math.cuh"
 #include "kernels/ptx/mbarrier.cuh"
 #include "kernels/ptx/shared.cuh"
-#include "kernels/sm90/split/rows.cuh"
+#include "kernels/sm90/split/exchange.cuh"
 
 namespace heed::sm90_split {
 
@@ -46,18 +45,13 @@ struct Target {
 };
 
 template <const Config& kConfig, const Problem& kProblem>
-struct Merge : KeptRows<kConfig, kProblem> {
-  using Base = KeptRows<kConfig, kProblem>;
+struct Merge : Exchange<kConfig, kProblem> {
+  using Base = Exchange<kConfig, kProblem>;
   using Base::at, Base::transpose, Base::write_runs, Base::write_rows, Base::write_log_sums;
-  using Base::kTiles, Base::kSliceRegisters, Base::kRuns, Base::kPlan;
+  using Base::kNumSplits, Base::kOutRegisters, Base::kTiles, Base::kSliceRegisters, Base::kRuns, Base::kPlan;
+  using Base::kSent, Base::kPieces, Base::kPieceBytes, Base::kRemote, Base::add;
 
   // ---- compile-time facts
-  static constexpr int kNumSplits = num_splits(kConfig);
-  static constexpr int kOutRegisters = out_columns(kConfig, kProblem.head_dim) / 2;
-  static constexpr bool kHalf = kConfig.merge_dtype == MergeDtype::bits16;
-  static constexpr int kPieces = kHalf ? kTiles / 2 : kTiles;  // of 16 bytes a thread
-  static constexpr int kPieceBytes = piece_bytes();
-  static constexpr bool kRemote = kConfig.cluster > 1;
   static constexpr BarrierPlan kBarriers = barrier_plan(kConfig);
   // From the barrier of an inbox to that of its log2-sum-exps.
   static constexpr bool kWeighsFirst = kConfig.lse_first == LseFirst::on;
@@ -114,13 +108,14 @@ struct Merge : KeptRows<kConfig, kProblem> {
     return smem * kPlan.slice_bytes + piece * kPieceBytes + (at.warp * 8 + at.lane / 4) * kQuadBytes + at.lane % 4 * 16;
   }
   __device__ __forceinline__ static unsigned lse_offset(const Smem& at, int smem) {
-    return (kNumSplits - 1) * kPlan.slice_bytes + smem * kWarpgroupRows * 4 + (at.warp * 8 + at.lane / 4) * 8;
+    return (kNumSplits - 1) * kPlan.slice_bytes + smem * row_sums_bytes(kConfig) +
+           (at.warp * 8 + at.lane / 4) * (row_sums_bytes(kConfig) / (kWarpgroupRows / 2));
   }
   /// From the start of an inbox to the first of the words that a lane receives of its first run.
   __device__ __forceinline__ static unsigned run_offset(const Smem& at) {
     const int quarter = at.lane % 4;
     // A 16-bit piece holds one row of four tiles; an fp32 piece two columns of both rows of one.
-    return (at.warp * 8 + at.lane / 4) * kQuadBytes + (kHalf ? 4 * quarter : quarter * kPieceBytes);
+    return (at.warp * 8 + at.lane / 4) * kQuadBytes + (kSent != MergeDtype::fp32 ? 4 * quarter : quarter * kPieceBytes);
   }
 
   /// @param acc_o (64, head dim), unnormalised; accumulator fragments
@@ -187,29 +182,29 @@ struct Merge : KeptRows<kConfig, kProblem> {
       to_lse = in_block(inbox(at, slice) + lse_offset(at, smem), rank);
       barrier = in_block(inbox_barrier(at, slice), rank);
     }
-    if constexpr (kRemote)
-      ptx::st_async_v2_if(at.lane % 4 == 0, to_lse, log2_sum[0], log2_sum[1], barrier + kToSums);
-    else if (at.lane % 4 == 0)
-      ptx::st_shared_v2(to_lse, log2_sum[0], log2_sum[1]);
-      // Register 4 t + i is row i / 2 of tile t. 16-bit pieces hold two tiles, or one row of four.
-#pragma unroll
-    for (int piece = 0; piece < kPieces; ++piece) {
-      unsigned words[4];
-#pragma unroll
-      for (int w = 0; w < 4; ++w) {
-        if constexpr (kHalf) {
-          const int tile = kRuns ? piece / 2 * 4 + w : piece * 2 + w / 2;
-          const int half = kRuns ? piece % 2 : w % 2;
-          const int from = slice * kSliceRegisters + 4 * tile + 2 * half;
-          words[w] = ptx::cvt_rn_x2<kProblem.element>(acc_o[from] * inverse[half], acc_o[from + 1] * inverse[half]);
-        } else {
-          words[w] = __float_as_uint(acc_o[slice * kSliceRegisters + 4 * piece + w] * inverse[w / 2]);
-        }
+    if constexpr (kSent == MergeDtype::fixed16) {
+      const float* part = acc_o + slice * kSliceRegisters;
+      const Exponents exponents = exponents_of<kSliceRegisters>(part, inverse);
+      if (at.lane % 4 == 0) {
+        const unsigned sums[4] = {__float_as_uint(log2_sum[0]), __float_as_uint(log2_sum[1]), exponents[0],
+                                  exponents[1]};
+        if constexpr (kRemote)
+          ptx::st_async_v4(to_lse, sums, barrier + kToSums);
+        else
+          ptx::st_shared_v4(to_lse, sums[0], sums[1], sums[2], sums[3]);
       }
+      if (exponents[0] == kNotFixed) [[unlikely]] {
+        this->template send_pieces<MergeDtype::bits16>(acc_o, slice, inverse, to_piece, barrier);
+      } else {
+        const float factor[2] = {inverse[0] * steps_a_unit(exponents[0]), inverse[1] * steps_a_unit(exponents[1])};
+        this->template send_pieces<MergeDtype::fixed16>(acc_o, slice, factor, to_piece, barrier);
+      }
+    } else {
       if constexpr (kRemote)
-        ptx::st_async_v4(to_piece + piece * kPieceBytes, words, barrier);
-      else
-        ptx::st_shared_v4(to_piece + piece * kPieceBytes, words[0], words[1], words[2], words[3]);
+        ptx::st_async_v2_if(at.lane % 4 == 0, to_lse, log2_sum[0], log2_sum[1], barrier + kToSums);
+      else if (at.lane % 4 == 0)
+        ptx::st_shared_v2(to_lse, log2_sum[0], log2_sum[1]);
+      this->template send_pieces<kSent>(acc_o, slice, inverse, to_piece, barrier);
     }
     if constexpr (!kRemote) ptx::mbarrier_arrive(barrier);
   }
@@ -225,9 +220,19 @@ struct Merge : KeptRows<kConfig, kProblem> {
     const unsigned arrived = inbox_barrier(at, at.split_idx);
     ptx::mbarrier_wait(arrived + kToSums, second_time);
     float others[kNumSplits - 1][2];
+    Exponents exponents[kNumSplits - 1];
 #pragma unroll
-    for (int smem = 0; smem < kNumSplits - 1; ++smem)
-      ptx::ld_shared_v2(others[smem], first_lse + smem * kWarpgroupRows * 4);
+    for (int smem = 0; smem < kNumSplits - 1; ++smem) {
+      if constexpr (kSent == MergeDtype::fixed16) {
+        unsigned sums[4];
+        ptx::ld_shared_v4(sums, first_lse + smem * row_sums_bytes(kConfig));
+        others[smem][0] = __uint_as_float(sums[0]);
+        others[smem][1] = __uint_as_float(sums[1]);
+        exponents[smem] = {{sums[2], sums[3]}};
+      } else {
+        ptx::ld_shared_v2(others[smem], first_lse + smem * row_sums_bytes(kConfig));
+      }
+    }
     bool overflowed = false;
 #pragma unroll
     for (int smem = 0; smem < kNumSplits - 1; ++smem)
@@ -277,56 +282,15 @@ struct Merge : KeptRows<kConfig, kProblem> {
       for (int i = 0; i < kSliceRegisters && kNumSplits > 2; ++i) kept[i] *= mine[i / 8 % 2];
 #pragma unroll
       for (int smem = 0; smem < kNumSplits - 1; ++smem)
-        add_runs(kept, first_piece + smem * kPlan.slice_bytes, others[smem]);
+        add(kept, first_piece + smem * kPlan.slice_bytes, others[smem], exponents[smem]);
       return overflowed;
     }
 #pragma unroll
     for (int i = 0; i < kSliceRegisters; ++i) kept[i] *= mine[i / 2 % 2];
 #pragma unroll
     for (int smem = 0; smem < kNumSplits - 1; ++smem)
-#pragma unroll
-      for (int piece = 0; piece < kPieces; ++piece) {
-        unsigned words[4];
-        ptx::ld_shared_v4(words, first_piece + smem * kPlan.slice_bytes + piece * kPieceBytes);
-#pragma unroll
-        for (int w = 0; w < 4; ++w) {
-          if constexpr (kHalf) {
-            float* x = kept + 8 * piece + 2 * w;
-            x[0] = fmaf(ptx::unpack_low<kProblem.element>(words[w]), others[smem][w % 2], x[0]);
-            x[1] = fmaf(ptx::unpack_high<kProblem.element>(words[w]), others[smem][w % 2], x[1]);
-          } else {
-            kept[4 * piece + w] = fmaf(__uint_as_float(words[w]), others[smem][w / 2], kept[4 * piece + w]);
-          }
-        }
-      }
+      add(kept, first_piece + smem * kPlan.slice_bytes, others[smem], exponents[smem]);
     return overflowed;
-  }
-
-  /// Adds one sender's share of runs, from the four lanes of a quad; of two parts the own one is weighed, too.
-  /// @param first the first word of the lane's first run
-  __device__ __forceinline__ static void add_runs(float (&kept)[kSliceRegisters], unsigned first,
-                                                  const float (&its)[2]) {
-#pragma unroll
-    for (int g = 0; g < kTiles / 4; ++g)
-#pragma unroll
-      for (int h = 0; h < 2; ++h)
-#pragma unroll
-        for (int j = 0; j < 4; ++j) {  // of the lane that holds columns 2 j and 2 j + 1
-          float two[2];
-          if constexpr (kHalf) {
-            const unsigned word = ptx::ld_shared(first + (2 * g + h) * kPieceBytes + 16 * j);
-            two[0] = ptx::unpack_low<kProblem.element>(word);
-            two[1] = ptx::unpack_high<kProblem.element>(word);
-          } else {
-            ptx::ld_shared_v2(two, first + 4 * g * kPieceBytes + 16 * j + 8 * h);
-          }
-#pragma unroll
-          for (int i = 0; i < 2; ++i) {
-            float& x = kept[8 * (2 * g + h) + 2 * j + i];
-            // Of two parts the shares add up to 1: the difference is there before they are known.
-            x = fmaf(kNumSplits == 2 ? two[i] - x : two[i], its[h], x);
-          }
-        }
   }
 };
 

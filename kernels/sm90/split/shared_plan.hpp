@@ -16,6 +16,14 @@ HEED_HOST_DEVICE constexpr int piece_bytes() {
 HEED_HOST_DEVICE constexpr int slice_columns(const Config& c, int head_dim) {
   return padded_dim(head_dim) / num_splits(c);
 }
+/// 16-byte pieces that a thread sends of `columns` columns.
+HEED_HOST_DEVICE constexpr int sent_pieces(MergeDtype sent, int columns) {
+  return is_pairs(sent) ? columns / 16 : sent == MergeDtype::bits24 ? columns / 32 * 3 : columns / 8;
+}
+/// Bytes that go with the rows of a part: log2-sum-exps, and with MergeDtype::fixed16 exponents.
+HEED_HOST_DEVICE constexpr int row_sums_bytes(const Config& c) {
+  return kWarpgroupRows * (c.merge_dtype == MergeDtype::fixed16 ? 8 : 4);
+}
 /// EpilogueStore::tma: what one copy writes, the rows of a warp and the columns that four lanes have of a row.
 inline constexpr int kStoredRows = 16;
 inline constexpr int kStoredColumns = 32;
@@ -36,7 +44,7 @@ struct SharedPlan {
   int ones;           ///< (16 rows, 128 bytes) of ones; 0 bytes without ones columns
   int rows;   ///< (kv_groups, m_warpgroups, 4 warps, slice columns / 32, 16 rows, 64 bytes) with EpilogueStore::tma
   int inbox;  ///< (kv_groups, m_warpgroups, inbox_bytes)
-  int inbox_bytes;  ///< of one consumer warpgroup: (parts - 1, slice of a partial output), (parts - 1, 64 log-sum-exps)
+  int inbox_bytes;  ///< of one consumer warpgroup: (parts - 1, slice of a partial output), (parts - 1, row_sums_bytes)
   int slice_bytes;  ///< place of one sender's 64 rows of head dim / parts columns
   int sent_bytes;   ///< what the other parts send to one inbox, counted on its barrier
   int sums_bytes;   ///< and on that of its log2-sum-exps
@@ -82,10 +90,10 @@ HEED_HOST_DEVICE constexpr SharedPlan shared_plan(const Config& c, int head_dim)
   p.inbox = p.rows + (c.epilogue == EpilogueStore::tma
                           ? c.kv_groups * c.m_warpgroups * 2 * kWarpgroupRows * slice_columns(c, head_dim)
                           : 0);
-  const int pieces = slice_columns(c, head_dim) / (c.merge_dtype == MergeDtype::bits16 ? 16 : 8);
+  const int pieces = sent_pieces(c.merge_dtype, slice_columns(c, head_dim));
   p.slice_bytes = pieces * piece_bytes();
-  p.inbox_bytes = (num_splits(c) - 1) * (p.slice_bytes + kWarpgroupRows * 4);
-  const int sums = (num_splits(c) - 1) * kWarpgroupRows * 4;
+  p.inbox_bytes = (num_splits(c) - 1) * (p.slice_bytes + row_sums_bytes(c));
+  const int sums = (num_splits(c) - 1) * row_sums_bytes(c);
   p.sums_bytes = c.lse_first == LseFirst::on ? sums : 0;
   p.sent_bytes = (num_splits(c) - 1) * pieces * 16 * kWarpgroupThreads + sums - p.sums_bytes;
   p.barriers = p.inbox + c.kv_groups * c.m_warpgroups * p.inbox_bytes;
