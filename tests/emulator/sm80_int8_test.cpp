@@ -71,6 +71,18 @@ TEST(EmulatedSm80Int8, PagesHaveFactorsOfTheirOwn) {
                                     10);
 }
 
+// The largest sum, 256 * 128 * 128 = 2^22, is exact, which the log-sum-exp shows: 2^22 * 2^-14 * 2^-4 = 16. Zeros stay
+// zeros beside factors whose product is beyond fp32, and beside those that only 1.5 * 2^23 times it is.
+TEST(EmulatedSm80Int8, LargestSumsAndFactors) {
+  constexpr Config kWide{.block_n = 32, .q_in_registers = false};
+  constexpr Problem kWidest = int8_problem(Element::fp16, 256, MaskKind::none);
+  run_quantised<kWide, kWidest>({.len_q = 20, .len_k = 40, .fill = 0x80, .factor = 0x1p-7F}, 12);
+  for (const float factor : {1e30F, 1e17F}) {
+    run_quantised<Config{}, kInt8Half64>({.len_q = 20, .fill = 0, .factor = factor}, 13);
+    run_quantised<Config{}, kInt8Half64>({.len_q = 20, .by_k = By::token, .fill = 0, .factor = factor}, 14);
+  }
+}
+
 // The case tells factors that are not those of the launch.
 TEST(EmulatedSm80Int8, WrongFactorsShow) {
   constexpr QuantisedShape kShape{.len_k = 230, .by_q = By::block, .by_k = By::block, .rows_q = 32, .rows_k = 64};

@@ -4,6 +4,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "kernels/attention/features.hpp"
 #include "kernels/eight_bits.hpp"
 #include "sm80_case.hpp"
@@ -27,6 +29,8 @@ struct QuantisedShape {
   By by_v = By::head;  // where V is quantised: tensor, head or channel
   int page_size = 0;
   int first_key = 0;  // TensorScales::first_row of K
+  int fill = -1;      // every byte of Q and K, where not drawn
+  float factor = 0;   // every factor of Q and K, where not drawn
 };
 
 /// Q and K of one type of 8 bits, V of the problem's own 16 or of 8.
@@ -65,6 +69,7 @@ class Numbers {
     for (std::size_t i = 0; i < wide_.size(); ++i) wide_.set(i, static_cast<float>(random.normal()));
   }
   void set_byte(std::size_t i, unsigned char byte) { bytes_[i] = byte; }
+  void fill(unsigned char byte) { std::fill(bytes_.begin(), bytes_.end(), byte); }
 
  private:
   Element element_ = Element::int8;
@@ -121,6 +126,10 @@ class QuantisedCase {
     p.k_scales = factors(k_factors_, s_.by_k, s_.rows_k, s_.page_size > 0 ? pages() : s_.batch, s_.heads_kv,
                          rows + s_.first_key, random);
     p.k_scales.first_row = s_.first_key;
+    if (s_.fill >= 0)
+      for (Numbers* one : {&q_, &k_}) one->fill(static_cast<unsigned char>(s_.fill));
+    if (s_.factor > 0)
+      for (std::vector<float>* all : {&q_factors_, &k_factors_}) std::fill(all->begin(), all->end(), s_.factor);
     p.out_columns = d;
     if (problem.features.out_norm) {
       for (int c = 0; c < d; ++c) norm_weights_.push_back(static_cast<float>(0.5 + random.uniform()));

@@ -36,6 +36,7 @@ TEST_P(GpuBuilds, DefaultsHaveNoSpillsAndKeepTheContract) {
   struct Job {
     std::string name;
     int limit;
+    bool may_spill;
     std::future<BuildOutcome> build;
   };
   // Families have other defaults for other shapes; lengths alone make no other binary.
@@ -75,7 +76,9 @@ TEST_P(GpuBuilds, DefaultsHaveNoSpillsAndKeepTheContract) {
           ++programs;
           if (!share.takes_next()) continue;
           const Variant variant = make_variant(*family, family->default_config(workload, device), workload);
-          jobs.push_back({variant.id(), family->register_limit(variant.config),
+          // fwd_sm90_fp8 stores some registers outside its loops over keys there (docs/limits.md).
+          const bool may_spill = family->name() == "fwd_sm90_fp8" && dim == 256 && mask != Mask::none;
+          jobs.push_back({variant.id(), family->register_limit(variant.config), may_spill,
                           builder.start(request_for(variant, workload, device))});
         }
   // Families for Hopper alone have none elsewhere.
@@ -86,8 +89,7 @@ TEST_P(GpuBuilds, DefaultsHaveNoSpillsAndKeepTheContract) {
     ASSERT_TRUE(outcome.artifact) << outcome.log;
     const Resources& r = outcome.artifact->resources;
     EXPECT_EQ(outcome.artifact->breach, "");
-    // fwd_sm90_fp8 stores up to 64 bytes a thread where outputs are added to sums, every 1,024 keys (docs/limits.md).
-    const int spilled = family->name() == "fwd_sm90_fp8" ? 128 : 0;
+    const int spilled = job.may_spill ? 48 : 0;
     EXPECT_LE(r.spill_store_bytes, spilled);
     EXPECT_LE(r.spill_load_bytes, spilled);
     EXPECT_GT(r.registers, 30);

@@ -49,11 +49,13 @@ struct Products<kConfig, kProblem, Unit::mma_8_bit_key> : Products<kConfig, kPro
 
   // ---- state
   float query_factors[kFragments][2];  // of the lane's rows lane / 4 + 8 h of each fragment
+  unsigned inverse_rows;               // 2^32 / rows that share a factor of K, rounded up
 
   using Base::Base;
 
   /// Reads the factors of a warp's rows; those past the last row are 0.
   __device__ __forceinline__ void load_query_factors(int warp_row) {
+    inverse_rows = 0xffffffffU / static_cast<unsigned>(params.k_scales.rows) + 1;
     const TensorScales& s = params.q_scales;
 #pragma unroll
     for (int m = 0; m < kFragments; ++m)
@@ -93,8 +95,8 @@ struct Products<kConfig, kProblem, Unit::mma_8_bit_key> : Products<kConfig, kPro
     float factor;
     bool is_shared;
   };
-  /// To be called in front of the tile's products: the load, and the division that says where from, take as long as
-  /// many of them, and behind them two warps a quarter of a multiprocessor would have nothing else to do.
+  /// To be called in front of the tile's products: the load takes as long as many of them, and behind them two warps
+  /// a quarter of a multiprocessor would have nothing else to do.
   /// @param first the tile's first key, of the entry
   __device__ __forceinline__ KeyFactor key_factor(int first) const {
     const TensorScales& s = params.k_scales;
@@ -102,10 +104,17 @@ struct Products<kConfig, kProblem, Unit::mma_8_bit_key> : Products<kConfig, kPro
     if (s.strides.row == 0) return {s.at[factor_index(s, kv_head, 0)], true};
     // Of pages blocks are of the page, and tiles may be of several.
     if constexpr (kProblem.features.pages) return {0.0F, false};
+    if (s.rows < kBlockN) return {0.0F, false};
+    // The quotient, or one more, as the row is below 2^31: a division takes 20 instructions, of every tile.
     const int at = first + s.first_row;
-    const int block = at / s.rows;
-    if (at - block * s.rows + kBlockN > s.rows) return {0.0F, false};
-    return {s.at[scale_index(s, batch, kv_head, first)], true};
+    int block = static_cast<int>(static_cast<unsigned long long>(at) * inverse_rows >> 32);
+    int in_block = at - block * s.rows;
+    if (in_block < 0) {
+      --block;
+      in_block += s.rows;
+    }
+    if (in_block + kBlockN > s.rows) return {0.0F, false};
+    return {s.at[batch * s.strides.batch + kv_head * s.strides.head + block * s.strides.row], true};
   }
 
   /// Scores times the factors of their rows and keys. One factor of K where the tile's keys share it, else one each
