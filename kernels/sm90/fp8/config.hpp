@@ -19,19 +19,16 @@
 #include "kernels/attention/scales.hpp"
 #include "kernels/attention/tile_scheduler.hpp"
 #include "kernels/contract.hpp"
+#include "kernels/sm90/warpgroup.hpp"
 #include "kernels/tile/registers.hpp"
 
 namespace heed::sm90_fp8 {
 
 using attention::Exp2;
 using attention::TileOrder;
+using sm90::kWarpgroupRows, sm90::kWarpgroupThreads, sm90::Pingpong;
 
-inline constexpr int kWarpgroupRows = 64;
-inline constexpr int kWarpgroupThreads = 128;
 inline constexpr int kSlabKeys = 32;
-
-/// Whether consumer warpgroups take turns at the tensor cores (FlashAttention-3, 3.1).
-enum class Pingpong { off, on };
 
 struct Config {
   int m_warpgroups = 2;

@@ -20,6 +20,7 @@
 #include "kernels/attention/features.cuh"
 #include "kernels/attention/score_rows.cuh"
 #include "kernels/attention/softmax.cuh"
+#include "kernels/codegen.cuh"
 #include "kernels/ptx/bulk_tensor.cuh"
 #include "kernels/ptx/bytes.cuh"
 #include "kernels/ptx/cluster.cuh"
@@ -229,7 +230,7 @@ struct Consumer {
     ptx::wgmma_fence();
     gemm_qk(s, queries);
     ptx::wgmma_wait_group(0);
-    ptx::pin(s);
+    keep_live(s);
     release(smem.k_empty(keys.stage));
     keys.advance();
   }
@@ -239,7 +240,7 @@ struct Consumer {
     ptx::wgmma_fence();
     gemm_pv(p);
     ptx::wgmma_wait_group(0);
-    ptx::pin(acc_o);
+    keep_live(acc_o);
     release(smem.v_empty(values.stage));
     values.advance();
   }
@@ -255,14 +256,14 @@ struct Consumer {
     gemm_pv(p);
     let_next();
     ptx::wgmma_wait_group(1);
-    ptx::pin(s);
+    keep_live(s);
     release(smem.k_empty(keys.stage));
     keys.advance();
     if constexpr (kMasked) mask_scores(s, n * kKeys);
     float factor[2];
     probabilities<true>(s, factor, k_factor);
     ptx::wgmma_wait_group(0);
-    ptx::pin(acc_o);
+    keep_live(acc_o);
     release(smem.v_empty(values.stage));
     values.advance();
     // Row maxima grow in the first tiles of a row alone.
@@ -321,7 +322,7 @@ struct Consumer {
   /// none over a branch that needs all of them. This one is taken by warps with a sum that is NaN, and changes nothing.
   __device__ __forceinline__ void stay_in_front(const float (&total)[2]) const {
     unsigned has_nan = __any_sync(0xffffffffU, !(total[0] < attention::kInfinity && total[1] < attention::kInfinity));
-    ptx::settle(has_nan);
+    opaque(has_nan);
 #pragma unroll 1
     for (unsigned i = 0; i < has_nan; ++i) ptx::fence_proxy_async();
   }
