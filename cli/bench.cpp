@@ -275,7 +275,9 @@ void add_bench(CLI::App& app, int& exit_code) {
                       "auto, family or family:knob=value,... [auto: the device's default family]");
   o->workload.add_to(*command);
   o->machine.add_to(*command);
-  command->add_option("--against", o->against, "The base: auto, family or family:knob=value,... [auto, as it comes]");
+  command->add_option(
+      "--against", o->against,
+      "The base: auto, family or family:knob=value,... [auto: the default family with its default knobs]");
   command->footer(
       "Examples:\n"
       "  heed bench --shape b1h8l512d64:fp32 --device cpu\n"

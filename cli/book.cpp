@@ -282,8 +282,8 @@ int remove(const BookOptions& o) {
 }  // namespace
 
 void add_book(CLI::App& app, int& exit_code) {
-  CLI::App* book = app.add_subcommand(
-      "book", "Champions with their binaries and where they come from, in one file that libheed takes them from");
+  CLI::App* book =
+      app.add_subcommand("book", "Champions with their binaries and provenance, in one file that libheed reads");
   book->require_subcommand(1);
   const auto subcommand = [&](const char* name, const char* description, int (*run)(const BookOptions&)) {
     auto o = std::make_shared<BookOptions>();
@@ -302,7 +302,7 @@ void add_book(CLI::App& app, int& exit_code) {
     command->add_option("--device-name", o.device, "Those found on a device of this name alone");
   };
   {
-    const auto [command, o] = subcommand("add", "Build champions and put them in", add);
+    const auto [command, o] = subcommand("add", "Build champions and add them to the book", add);
     o->machine.add_to(*command);
     o->store.add_to(*command);
     command->add_option("names", o->names, "Runs, each with its champion: 3; or trials that are champions: t17");
@@ -311,32 +311,32 @@ void add_book(CLI::App& app, int& exit_code) {
     command->add_option("--arch", o->arch, "With --champions: those of this architecture alone");
   }
   {
-    const auto [command, o] = subcommand("list", "Print what the book holds", list);
+    const auto [command, o] = subcommand("list", "List the champions of the book", list);
     add_json(command, *o);
     add_filters(command, *o);
   }
   {
-    const auto [command, o] = subcommand("export", "Write a book of its champions", export_book);
+    const auto [command, o] = subcommand("export", "Write champions of the book to another book", export_book);
     command->add_option("file", o->file, "File to write")->required();
     command->add_flag("--force", o->force, "Write over a file that is there");
     add_json(command, *o);
     add_filters(command, *o);
   }
   {
-    const auto [command, o] = subcommand("import", "Put the champions of another book in", import_book);
+    const auto [command, o] = subcommand("import", "Add the champions of another book", import_book);
     command->add_option("file", o->file, "The other book")->required();
     add_json(command, *o);
   }
   {
-    const auto [command, o] =
-        subcommand("verify", "Check every program against its digests, and what it is for", verify);
+    const auto [command, o] = subcommand(
+        "verify", "Check every program against its digests, and that it suits its workload and architecture", verify);
     o->machine.add_to(*command);
     command->add_flag("--on-device", o->on_device,
                       "Also run the gate on each binary whose architecture is that of this machine's processor or GPU; "
                       "builds nothing");
   }
   {
-    const auto [command, o] = subcommand("remove", "Take champions out", remove);
+    const auto [command, o] = subcommand("remove", "Remove champions from the book", remove);
     command->add_option("workloads", o->names, "Workloads, e.g. b1h8l512d64")->required();
     add_json(command, *o);
     add_filters(command, *o);

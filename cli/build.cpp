@@ -238,8 +238,8 @@ void build(const BuildOptions& o) {
 void add_build(CLI::App& app, int& exit_code) {
   (void)exit_code;
   auto o = std::make_shared<BuildOptions>();
-  CLI::App* command =
-      app.add_subcommand("build", "Build a variant into a file, with all that is needed to launch it from elsewhere");
+  CLI::App* command = app.add_subcommand(
+      "build", "Build a variant into a file, and print its launch: entry, grid, threads, shared memory, parameters");
   command->add_option("variant", o->variant, "auto, family or family:knob=value,...");
   o->workload.add_to(*command);
   o->machine.add_to(*command);

@@ -254,7 +254,7 @@ int run(const CalibrateOptions& o) {
 void add_calibrate(CLI::App& app, int& exit_code) {
   auto o = std::make_shared<CalibrateOptions>();
   CLI::App* command = app.add_subcommand(
-      "calibrate", "What quantising Q, K and V costs in accuracy, of every mode, and which mode costs least");
+      "calibrate", "Errors of O when Q, K and V are quantised to 8 bits, by mode, and the mode with the least");
   o->workload.add_to(*command);
   command->remove_option(command->get_option("--qkv"));
   command->add_option("--qkv", o->files,

@@ -60,7 +60,7 @@ void add_dispatch(CLI::App& app, int& exit_code) {
   (void)exit_code;
   auto o = std::make_shared<DispatchOptions>();
   CLI::App* command =
-      app.add_subcommand("dispatch", "Which program libheed runs for a workload, and why; needs no GPU");
+      app.add_subcommand("dispatch", "The program that libheed runs for a workload, and the reason; needs no GPU");
   o->workload.add_to(*command);
   command->add_option("--arch", o->arch, "sm_80, sm_86, sm_89, sm_90a, compute_80 or cpu (this one)")->required();
   command->add_option("--device-name", o->device, "Name of the device: its own champions come first");

@@ -168,8 +168,8 @@ void add_doctor(CLI::App& app, int& exit_code) {
     StoreOptions store;
   };
   auto o = std::make_shared<Options>();
-  CLI::App* command =
-      app.add_subcommand("doctor", "Do a little of all that a run does, and say what this machine lacks");
+  CLI::App* command = app.add_subcommand(
+      "doctor", "Try each step of a run on this machine, and name the missing parts with their mends");
   o->machine.add_to(*command);
   o->store.add_to(*command);
   command->footer(

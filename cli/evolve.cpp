@@ -216,12 +216,15 @@ void add_evolve(CLI::App& app, int& exit_code) {
       ->capture_default_str()
       ->check(CLI::Range(1, 1000));
   command
-      ->add_option(
-          "--drafts", o->drafts,
-          "Variants built and timed for a moment for each trial, which is the fastest of them [24 on a GPU, 1, "
-          "which is none but the trial, on a CPU]")
+      ->add_option("--drafts", o->drafts,
+                   "Candidates built and timed briefly for each trial, whose fastest becomes the trial [24 on a GPU, 1 "
+                   "on a CPU]")
       ->check(CLI::Range(1, 100));
-  command->add_option("--strategy", o->strategy, "elite, single or islands")->capture_default_str();
+  command
+      ->add_option("--strategy", o->strategy,
+                   "elite (parents: the best few trials), single (the best one) or islands (populations that exchange "
+                   "their best)")
+      ->capture_default_str();
   command->add_option("--islands", o->islands, "Populations of the islands strategy")
       ->capture_default_str()
       ->check(CLI::Range(1, 100));

@@ -157,7 +157,7 @@ void add_insights(CLI::App& app, int& exit_code) {
   auto o = std::make_shared<InsightsOptions>();
   CLI::App* command = app.add_subcommand(
       "insights",
-      "What single changes of kernels did to their speed, where it was measured, and what to expect of them");
+      "Effects of single changes of kernels on speed, where each was measured, and those to expect elsewhere");
   command->require_subcommand(1);
   const auto subcommand = [&](const char* name, const char* help, void (*call)(const InsightsOptions&)) {
     CLI::App* one = command->add_subcommand(name, help);
@@ -170,7 +170,7 @@ void add_insights(CLI::App& app, int& exit_code) {
     one->add_option("--shape", o->shape, "Workload to judge observations for [that of the last observation]");
     one->add_option("--family", o->family, "Kernel family [all]");
     one->add_option("--arch", o->arch, "Architecture to judge for, e.g. sm_90a [that of the last observation]");
-    one->add_option("--bound", o->bound, "What holds the kernel back there, as heed profile names it [unknown]");
+    one->add_option("--bound", o->bound, "Bound of the kernel there, as heed profile names it [unknown]");
   };
   CLI::App* one = subcommand("list", "Insights by the gain or loss to expect at a workload", list);
   places(one);

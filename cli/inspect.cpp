@@ -91,7 +91,7 @@ void add_show(CLI::App& app, int& exit_code) {
   };
   auto o = std::make_shared<Options>();
   CLI::App* command =
-      app.add_subcommand("show", "One run: generations, the champion's lineage, what each change bought");
+      app.add_subcommand("show", "One run: generations, the champion's lineage, the gain of each of its changes");
   command->add_option("run", o->run, "Number of the run; with --diff id of a trial")->required();
   o->store.add_to(*command);
   command->add_flag("--json", o->json, "Print everything stored about the run as JSON");
@@ -127,7 +127,7 @@ void add_families(CLI::App& app, int& exit_code) {
     bool support = false;
   };
   auto o = std::make_shared<Options>();
-  CLI::App* command = app.add_subcommand("families", "The kernel families: what they support and their knobs");
+  CLI::App* command = app.add_subcommand("families", "Kernel families: the problems that they take, and their knobs");
   command->add_option("name", o->name, "Only this one");
   command->add_flag("--json", o->json, "Print JSON");
   command->add_flag("--support", o->support, "Print a Markdown table of what each family supports, without knobs")

@@ -74,7 +74,7 @@ int judge(const JudgeOptions& o) {
 void add_judge(CLI::App& app, int& exit_code) {
   auto o = std::make_shared<JudgeOptions>();
   CLI::App* command = app.add_subcommand(
-      "judge", "Build, verify and time edits of a family's device sources against the family as it comes");
+      "judge", "Build, verify and time edits of a family's device sources against the unedited family");
   command
       ->add_option("--family", o->family, "The kernel that is edited: a family, family:knob=value,... or auto [auto]")
       ->default_val(std::string(kAutomatic));

@@ -34,6 +34,30 @@ int report(const heed::Error& error, bool json) {
   return exit_code_of(error.code());
 }
 
+// CLI11 hands a footer down when a subcommand is made: the program's own is set after all of them, and a subcommand
+// without examples of its own has its command's.
+void give_footers(CLI::App& app) {
+  const auto all = [](const CLI::App*) { return true; };
+  for (CLI::App* command : app.get_subcommands(all))
+    for (CLI::App* subcommand : command->get_subcommands(all))
+      if (subcommand->get_footer().empty()) subcommand->footer(command->get_footer());
+  app.footer(
+      "Words:\n"
+      "  workload   sizes and features of an attention problem: b1h8l512d64:bf16:causal_bottom_right\n"
+      "  family     a kernel with knobs; a variant is a family with values of its knobs: fwd_sm80:block_n=128\n"
+      "  trial      a variant that was built, verified, and timed beside the base, the default of the first family\n"
+      "  gate       all checks of correctness that a variant passes before it is timed\n"
+      "  champion   the fastest verified variant of a run\n"
+      "Examples:\n"
+      "  heed evolve --shape b1h8l512d64              find a faster kernel for one workload\n"
+      "  heed show 1                                  trials of run 1, and the gain of each change of its champion\n"
+      "  heed report 1 -o run.html                    the same as a page with charts\n"
+      "  heed replay 17                               does the stored result of trial 17 still hold?\n"
+      "  heed run --qkv in.safetensors -o o.npy       a kernel on your own tensors\n"
+      "  heed doctor                                  whether this machine can build, run and measure kernels\n"
+      "Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted.");
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -42,20 +66,10 @@ int main(int argc, char** argv) {
   heed::ladder::register_family();
 
   CLI::App app(
-      "Heed evolves fused attention kernels for your shape on your machine, proves each one, measures it against what "
-      "you use "
-      "today and keeps the evidence.");
+      "Heed evolves fused attention kernels for your shape on your machine, proves each one correct, measures it "
+      "against PyTorch and keeps the evidence.");
   app.set_version_flag("--version", fmt::format("heed {}, sources {}", heed::kVersion, heed::compile::source_digest()));
   app.require_subcommand(1);
-  app.footer(
-      "Examples:\n"
-      "  heed evolve --shape b1h8l512d64              find a faster kernel for one workload\n"
-      "  heed show 1                                  what run 1 tried, and what its champion's changes bought\n"
-      "  heed report 1 -o run.html                    the same as a page with charts\n"
-      "  heed replay 17                               does the stored result of trial 17 still hold?\n"
-      "  heed run --qkv in.safetensors -o o.npy       a kernel on your own tensors\n"
-      "  heed doctor                                  what this machine can do\n"
-      "Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted.");
   int exit_code = 0;
   for (const heed::cli::Register command :
        {heed::cli::add_evolve,    heed::cli::add_run,      heed::cli::add_verify,    heed::cli::add_bench,
@@ -67,6 +81,7 @@ int main(int argc, char** argv) {
         heed::cli::add_insights,  heed::cli::add_serve,    heed::cli::add_landscape, heed::cli::add_simulate,
         heed::cli::add_calibrate})
     command(app, exit_code);
+  give_footers(app);
 
   // CLI11 would only say that a subcommand is required.
   std::vector<std::string> names;

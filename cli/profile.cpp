@@ -199,8 +199,9 @@ int run(const ProfileOptions& o) {
 void add_profile(CLI::App& app, int& exit_code) {
   auto o = std::make_shared<ProfileOptions>();
   CLI::App* command = app.add_subcommand(
-      "profile", "What bounds a variant: hardware counters against the floors, and the knobs that act on it");
-  command->add_option("variant", o->variant, "family or family:knob=value,... [the device's own family, as it comes]");
+      "profile", "The bound of a variant: hardware counters against the floors, and the knobs that act on it");
+  command->add_option("variant", o->variant,
+                      "family or family:knob=value,... [the device's default family with its default knobs]");
   o->workload.add_to(*command);
   o->machine.add_to(*command);
   command->add_option("--roofline", o->roofline, "Write a roofline as SVG to this file");

@@ -317,7 +317,7 @@ void add_programs(CLI::App& app, int& exit_code) {
   programs->require_subcommand(1);
   auto o = std::make_shared<BuildOptions>();
   CLI::App* command = programs->add_subcommand(
-      "build", "Build the programs that defaults by rule name for problems drawn at random; needs no GPU");
+      "build", "Build the default programs of problems drawn at random from dtypes, head dims and masks; needs no GPU");
   o->machine.add_to(*command);
   command
       ->add_option("--arch", o->archs,
@@ -343,7 +343,10 @@ void add_programs(CLI::App& app, int& exit_code) {
       ->delimiter(',');
   command->add_option("--samples", o->samples, "Problems drawn for each dtype, head dim and mask")
       ->capture_default_str();
-  command->add_option("--most", o->most, "Programs for each of these, the most wanted first")->capture_default_str();
+  command
+      ->add_option("--most", o->most,
+                   "Programs at most for each dtype, head dim and mask, those of most problems first")
+      ->capture_default_str();
   command->add_option("--seed", o->seed, "Seed of the problems")->capture_default_str();
   command->add_option(
       "--champions", o->champions,
@@ -358,8 +361,8 @@ void add_programs(CLI::App& app, int& exit_code) {
       "Examples:\n"
       "  heed programs build --arch sm_90a,sm_80,cpu -o heed.programs\n"
       "  heed programs list heed.programs\n"
-      "HEED_PROGRAMS names the file that libheed takes; else it takes heed.programs from beside itself.\n"
-      "HEED_CPU_LEVEL names the highest CPU level that it takes programs of.");
+      "HEED_PROGRAMS names the file that libheed reads; without it, heed.programs in the library's own folder.\n"
+      "HEED_CPU_LEVEL names the highest CPU level whose programs it takes.");
 }
 
 }  // namespace heed::cli

@@ -63,7 +63,7 @@ void add_champions(CLI::App& app, int& exit_code) {
   };
   auto o = std::make_shared<Options>();
   CLI::App* command =
-      app.add_subcommand("champions", "The champions of finished runs, with what they were measured against");
+      app.add_subcommand("champions", "The champions of finished runs, with the kernels they were measured against");
   command->add_option("-o,--output", o->output,
                       "File to write them to as JSON; entries of other workloads and architectures in it are kept");
   o->store.add_to(*command);

@@ -135,8 +135,8 @@ int compare_with_itself(const SelftestOptions& o) {
 
 void add_selftest(CLI::App& app, int& exit_code) {
   auto o = std::make_shared<SelftestOptions>();
-  CLI::App* command =
-      app.add_subcommand("selftest", "Let kernels that cheat loose on the referee: every one must be caught");
+  CLI::App* command = app.add_subcommand(
+      "selftest", "Run kernels that cheat through the gate and the measurement: each one must be caught");
   o->machine.add_to(*command);
   CLI::Option* aa = command
                         ->add_option("--aa", o->comparisons,

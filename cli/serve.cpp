@@ -246,7 +246,7 @@ void serve(const ServeOptions& o) {
   server.add(serve::Tool{"profile", "What bounds a trial that passed: diagnosis, occupancy, resources",
                          schema({{"trial", trial}}, {"trial"}),
                          [session](const json& a) { return session->profile(a); }});
-  server.add(serve::Tool{"insights", "What single changes did to speed, the most relevant to the workload first",
+  server.add(serve::Tool{"insights", "Effects of single changes on speed, the most relevant to the workload first",
                          schema({{"family", property("string", "kernel family")},
                                  {"bound", property("string", "what holds the kernel back")},
                                  {"most", property("integer", "how many")}}),

@@ -350,8 +350,8 @@ void add_verify(CLI::App& app, int& exit_code) {
       "verify", "Run the gate on variants: every input class, neighbouring shapes, canaries, repeated launches");
   command->add_option(
       "variants", o->variants,
-      "auto, family or family:knob=value,...; or t17, trial 17 of the database [every family of the device, "
-      "as it comes]");
+      "auto, family or family:knob=value,...; or t17, trial 17 of the database [every family of the device "
+      "with default knobs]");
   o->workload.add_to(*command);
   o->store.add_to(*command);
   o->machine.add_to(*command);

@@ -11,7 +11,7 @@ __device__ __forceinline__ unsigned cluster_ctarank() {
   return rank;
 }
 
-/// Arrives without ordering memory: a release would wait for the bulk copies in flight (0.6 us at the mission shape).
+/// Arrives without ordering memory: a release would wait for the bulk copies in flight (0.6 us at b1h8l512d64).
 __device__ __forceinline__ void barrier_cluster_arrive_relaxed() {
   asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
 }

@@ -69,27 +69,6 @@ __device__ __forceinline__ void st_global_v2_if(bool wanted, void* address, cons
       : "memory");
 }
 
-/// Zero, of which the compiler does not know that it is the same for every thread. With it as an index a parameter is
-/// read by a load of the thread's own, out of lines of constants that other such loads have fetched; a uniform load
-/// waits some 100 clocks for a line that no uniform load has read before.
-__device__ __forceinline__ unsigned zero_of_lane() {
-  unsigned lane;
-  asm("mov.u32 %0, %%laneid;" : "=r"(lane));
-  return lane / 32;
-}
-
-/// Has a pointer worked out here, and kept.
-template <class T>
-__device__ __forceinline__ void settle(T*& pointer) {
-  asm volatile("" : "+l"(pointer));
-}
-__device__ __forceinline__ void settle(unsigned& x) {
-  asm volatile("" : "+r"(x));
-}
-__device__ __forceinline__ void settle(float& x) {
-  asm volatile("" : "+f"(x));
-}
-
 /// Adds one to a counter, or puts it back to 0 once it has reached `last`; gives the value before. What this thread
 /// wrote or saw written before (its block's writes, after a block barrier) is visible to whoever acquires the new
 /// value; what was written before the value read is visible to this thread afterwards, and after a barrier to its

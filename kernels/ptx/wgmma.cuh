@@ -7,8 +7,8 @@
 /// mma.m16n8k16.
 ///
 /// The products run asynchronously: wgmma_fence() before the first that uses registers written by other instructions,
-/// wgmma_commit_group() after the last, wgmma_wait_group() before the results are read, and pin() after that wait, or
-/// the compiler may move reads in front of it.
+/// wgmma_commit_group() after the last, wgmma_wait_group() before the results are read, and keep_live()
+/// (kernels/codegen.cuh) after that wait, or the compiler may move reads in front of it.
 #pragma once
 
 #include "kernels/contract.hpp"
@@ -50,12 +50,6 @@ __device__ __forceinline__ void wgmma_wait_group(int pending) {
     default:
       asm volatile("wgmma.wait_group.sync.aligned 7;" ::: "memory");
   }
-}
-
-template <int kCount>
-__device__ __forceinline__ void pin(float (&registers)[kCount]) {
-#pragma unroll
-  for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(registers[i])::"memory");
 }
 
 // Register lists of the instructions below. The operands that follow the accumulators are numbered from their count on.

@@ -36,8 +36,8 @@ const KnobTable<sm90_fp8::Config>& table() {
         .acts_on({latency, l2, dram});
     t.add("q_stages", &C::q_stages, {1, 2}, "Q tiles kept in shared memory").acts_on({latency, tail, dram});
     t.add("pingpong", &C::pingpong,
-          "consumer warpgroups take turns by named barriers: issue their GEMMs one after the other (on, "
-          "FlashAttention-3, 3.1), or take their exponentials one after the other")
+          "consumer warpgroups take turns by named barriers: issue their GEMMs one after the other (FlashAttention-3, "
+          "3.1)")
         .acts_on({tensor, exponentials, latency});
     using enum attention::TileOrder;
     t.add("tile_order", &C::tile_order, {row_major, lpt_l2},

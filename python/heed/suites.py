@@ -240,7 +240,7 @@ def _windows():
 
 
 MODELS = (  # what each row is
-    ("b1h8l512d64:fp16", "the mission"),
+    ("b1h8l512d64:fp16", "short, few heads"),
     ("b1h32hkv8l2048d128:bf16:causal_top_left", "Llama-3-8B prefill"),
     ("b16h32hkv8l1k4096d128:bf16", "Llama-3-8B decode, batch 16"),
     ("b4h14hkv2l1024d64:bf16:causal_top_left", "Qwen2.5-0.5B"),

@@ -28,6 +28,13 @@ TEST_F(Cli, HelpAndVersion) {
     EXPECT_THAT(run.out, ::testing::AnyOf(::testing::HasSubstr("Example"), ::testing::HasSubstr("Exit code")))
         << command;
   }
+  // Examples of a subcommand are its own or its command's, not the program's.
+  for (const char* command : {"book add", "programs build", "library host", "insights why"}) {
+    const Printed run = heed_command(std::string(command) + " --help");
+    EXPECT_EQ(run.code, 0) << command;
+    EXPECT_THAT(run.out, ::testing::HasSubstr("  heed " + std::string(command))) << command;
+    EXPECT_THAT(run.out, ::testing::Not(::testing::HasSubstr("heed doctor"))) << command;
+  }
 }
 
 TEST_F(Cli, WrongUsageExitsWithTwo) {

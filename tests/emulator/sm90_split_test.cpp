@@ -4,7 +4,7 @@
 namespace heed::sm90_split {
 namespace {
 
-// The mission's config: two blocks share a tile, one iteration each.
+// The default config of b1h8l512d64: two blocks share a tile, one iteration each.
 TEST(EmulatedSplit, SplitsKeysOverACluster) {
   constexpr Config kConfig{};
   run_case<kConfig, kHalf64>({.len_q = 64, .len_k = 512}, 1);

@@ -207,8 +207,8 @@ TEST(Persistent, SharedMemoryIsLaidOutWithoutOverlap) {
       }
       const BarrierPlan b = barrier_plan(c);
       ASSERT_EQ(b.ring, (c.m_warpgroups + 1) * c.q_stages);
-      ASSERT_EQ(b.inbox, b.ring + 2 * c.kv_groups * c.stages);
-      ASSERT_EQ(b.count, b.inbox + (c.cluster > 1 ? c.m_warpgroups : 0));
+      ASSERT_EQ(b.mailbox, b.ring + 2 * c.kv_groups * c.stages);
+      ASSERT_EQ(b.count, b.mailbox + (c.cluster > 1 ? c.m_warpgroups : 0));
     }
   }
 }

@@ -101,15 +101,15 @@ TEST(Persistent, ProgramsKnowWhatTheirTilesMeet) {
       }
   }
   EXPECT_GT(leaner, 10'000);
-  Problem mission{.element = Element::fp16,
+  Problem problem{.element = Element::fp16,
                   .head_dim = 64,
                   .mask = MaskKind::causal,
                   .sizes = {1, 8, 8, 1024, 1024, 0},
                   .specialization = kPruned};
   constexpr Config kSplit{.m_warpgroups = 1, .cluster = 2};
-  EXPECT_FALSE(known_kv_tiles(kSplit, mission).some_later_masked) << "the mask's edge runs from corner to corner";
-  mission.specialization.prune = Prune::off;
-  EXPECT_TRUE(known_kv_tiles(kSplit, mission).some_later_masked);
+  EXPECT_FALSE(known_kv_tiles(kSplit, problem).some_later_masked) << "the mask's edge runs from corner to corner";
+  problem.specialization.prune = Prune::off;
+  EXPECT_TRUE(known_kv_tiles(kSplit, problem).some_later_masked);
 }
 
 TEST(Persistent, EveryKeyTileBelongsToOnePart) {

@@ -19,7 +19,7 @@ namespace {
 static_assert(kGroupSizeIndex * sizeof(int) == offsetof(ForwardParams, group_size));
 static_assert(kLenKIndex * sizeof(int) == offsetof(ForwardParams, len_k));
 
-constexpr Problem kMission{.element = Element::fp16, .head_dim = 64, .mask = MaskKind::none};
+constexpr Problem kPlain{.element = Element::fp16, .head_dim = 64, .mask = MaskKind::none};
 constexpr FixedSizes kSizes{.batch = 1, .heads = 8, .heads_kv = 8, .len_q = 512, .len_k = 512};
 
 Config random_config(Random& random, const Problem& problem) {
@@ -54,7 +54,7 @@ Config random_config(Random& random, const Problem& problem) {
 TEST(Split, EveryKeyBelongsToOnePart) {
   Random random(1);
   for (int i = 0; i < 20'000; ++i) {
-    const Config c = random_config(random, kMission);
+    const Config c = random_config(random, kPlain);
     const int keys = static_cast<int>(random.below(3000));
     int expected = 0;
     int most = 0;
@@ -94,7 +94,7 @@ TEST(Split, EveryRowTileComesOnce) {
 TEST(Split, ProductsFollowTheirProbabilitiesInOrder) {
   Random random(2);
   for (int i = 0; i < 20'000; ++i) {
-    const Config c = random_config(random, kMission);
+    const Config c = random_config(random, kPlain);
     int before = 0;
     for (int j = 0; j < products(c); ++j) {
       const int step = pv_commit_after_step(c, j);
@@ -165,12 +165,12 @@ TEST(Split, ProgramsKnowWhatTheirPartsMeet) {
     }
   }
   EXPECT_GT(leaner, 10'000);
-  Problem mission = kMission;
-  mission.sizes = kSizes;
-  mission.specialization = {.specialize = Specialize::shape, .prune = Prune::on};
-  EXPECT_EQ(known_parts({}, mission), KnownParts{}) << "whole parts of one segment, and no mask";
-  mission.specialization.prune = Prune::off;
-  EXPECT_EQ(known_parts({}, mission), (KnownParts{true, true, true, true}));
+  Problem problem = kPlain;
+  problem.sizes = kSizes;
+  problem.specialization = {.specialize = Specialize::shape, .prune = Prune::on};
+  EXPECT_EQ(known_parts({}, problem), KnownParts{}) << "whole parts of one segment, and no mask";
+  problem.specialization.prune = Prune::off;
+  EXPECT_EQ(known_parts({}, problem), (KnownParts{true, true, true, true}));
 }
 
 // Where outputs lie is known with the sizes or not at all, and to whom it makes a difference.
@@ -187,7 +187,7 @@ TEST(Split, DenseOutputsGoWithFixedSizes) {
   EXPECT_EQ(specialized({}, kKnown, kDenseAlone), kDense);
   EXPECT_EQ(specialized({}, kKnown, {.specialize = Specialize::whole_tiles}), kFixed) << "it has no code for that";
   for (const Specialization& wanted : {kFixed, kDense, kDenseAlone})
-    EXPECT_EQ(specialized({}, kMission, wanted), Specialization{});
+    EXPECT_EQ(specialized({}, kPlain, wanted), Specialization{});
   // Boxes go where a map says; where there are none after all, rows do not.
   Config boxes{.epilogue = EpilogueStore::tma};
   EXPECT_EQ(specialized(boxes, kKnown, kDense), kFixed);
@@ -202,7 +202,7 @@ TEST(Split, KeyHeadsOfFixedSizesHaveOneName) {
   Problem known{.element = Element::fp16, .head_dim = 64, .mask = MaskKind::none, .sizes = kSizes};
   constexpr Config kOwn{.gqa = Gqa::off};
   EXPECT_EQ(canonical(kOwn, known), kOwn) << "they may be known, and are not asked for";
-  EXPECT_EQ(canonical(kOwn, kMission), kOwn);
+  EXPECT_EQ(canonical(kOwn, kPlain), kOwn);
   known.specialization.specialize = Specialize::shape;
   EXPECT_EQ(canonical(kOwn, known).gqa, Gqa::on);
   EXPECT_EQ(is_legal(kOwn, known, 227 * 1024, 228 * 1024), Illegal::same_program);
@@ -221,24 +221,24 @@ TEST(Split, SharedMemoryIsLaidOutWithoutOverlap) {
       ASSERT_EQ(p.operand_bytes, boxes * c.n_blocks_per_stage * p.key_box);
       ASSERT_EQ(p.operand_bytes, boxes * c.v_barriers * p.value_box);
       ASSERT_EQ(p.ones, p.ring + c.kv_groups * c.stages * 2 * p.operand_bytes);
-      ASSERT_LE(p.ones, p.inbox);
+      ASSERT_LE(p.ones, p.mailbox);
       ASSERT_LE(p.ones, p.rows);
       const int row_groups = c.epilogue == EpilogueStore::tma ? c.kv_groups * c.m_warpgroups : 0;
-      ASSERT_EQ(p.inbox, p.rows + row_groups * 64 * 2 * padded_dim(dim) / num_splits(c));
-      ASSERT_EQ(p.barriers, p.inbox + c.kv_groups * c.m_warpgroups * p.inbox_bytes);
+      ASSERT_EQ(p.mailbox, p.rows + row_groups * 64 * 2 * padded_dim(dim) / num_splits(c));
+      ASSERT_EQ(p.barriers, p.mailbox + c.kv_groups * c.m_warpgroups * p.mailbox_bytes);
       ASSERT_EQ(p.rows % 512, 0) << "the swizzle of 64 bytes repeats";
       ASSERT_EQ(query_box_rows(c) * (c.tma_multicast == TmaMulticast::q ? c.cluster : 1), 64);
       ASSERT_EQ(query_box_rows(c) % 8, 0) << "rows of a swizzle atom";
       ASSERT_EQ(p.total, p.barriers + 8 * barrier_plan(c).count);
       for (const int offset : {p.q, p.ring, p.ones, p.key_box, p.value_box, p.operand_bytes})
         ASSERT_EQ(offset % tile::kSwizzleAtomBytes, 0);
-      ASSERT_EQ(p.inbox % 16, 0);
-      ASSERT_EQ(p.inbox_bytes % 16, 0);
+      ASSERT_EQ(p.mailbox % 16, 0);
+      ASSERT_EQ(p.mailbox_bytes % 16, 0);
       ASSERT_EQ(p.barriers % 8, 0);
       ASSERT_LE(p.value_box / 128, 256) << "a box has at most 256 rows";
       const BarrierPlan b = barrier_plan(c);
       ASSERT_EQ(b.values - b.keys, c.kv_groups * c.stages * c.n_blocks_per_stage);
-      ASSERT_EQ(b.sums - b.inbox, c.kv_groups * c.m_warpgroups);
+      ASSERT_EQ(b.sums - b.mailbox, c.kv_groups * c.m_warpgroups);
       ASSERT_EQ(b.count - b.sums, c.lse_first == LseFirst::on ? c.kv_groups * c.m_warpgroups : 0);
       ASSERT_EQ(p.sums_bytes > 0, c.lse_first == LseFirst::on);
     }
@@ -313,7 +313,7 @@ TEST(MatrixDescriptor, FindsOnesBehindAnyStepOfTheValues) {
       for (int column = 64; column < 72; ++column) {
         const int found = swizzled(d.address + d.leading + key / 8 * d.stride + key % 8 * 128 + (column - 64) * 2);
         ASSERT_GE(found, p.ones);
-        ASSERT_LT(found, p.inbox);
+        ASSERT_LT(found, p.mailbox);
       }
     ASSERT_EQ(d.address, values + offset);
   }
@@ -354,7 +354,7 @@ TEST(Split, RegistersOfAMultiprocessorAreShared) {
   EXPECT_EQ(registers_allowed(c), 160);
   Random random(5);
   for (int i = 0; i < 20'000; ++i) {
-    const Config any = random_config(random, kMission);
+    const Config any = random_config(random, kPlain);
     if (threads(any) > 1024) continue;
     const int warps_a_quarter = (threads(any) / 32 * any.min_blocks + 3) / 4;
     ASSERT_LE(launch_registers(any) * 32 * warps_a_quarter, 16384);

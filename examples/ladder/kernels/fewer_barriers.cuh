@@ -8,7 +8,7 @@
 /// Rung eight_warps: the same kernel with eight rows a block.
 ///
 /// Eight rows share each tile instead of four, so half as many bytes go from L2 to shared memory: 64 MB instead of 128
-/// MB at the mission shape, at about 5 TB/s 13 us instead of 26 us, in part hidden. Predicted (eight_warps): 1.2 times
+/// MB at b1h8l512d64, at about 5 TB/s 13 us instead of 26 us, in part hidden. Predicted (eight_warps): 1.2 times
 /// as fast.
 #pragma once
 

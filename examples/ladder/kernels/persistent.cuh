@@ -1,7 +1,7 @@
 /// Rung persistent: as many blocks as multiprocessors, each looping over tiles of 64 rows.
 ///
 /// With thousands of tiles this saves launching and draining blocks. Predicted (persistent): 0.98 of the speed before
-/// at the mission shape: its 64 tiles are fewer than an H200's 132 multiprocessors, so every block runs its loop once,
+/// at b1h8l512d64: its 64 tiles are fewer than an H200's 132 multiprocessors, so every block runs its loop once,
 /// and what is left of the idea is the arithmetic that turns a tile's number into batch, head and row.
 ///
 /// It teaches to count the tiles first.

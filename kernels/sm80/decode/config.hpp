@@ -3,12 +3,11 @@
 #pragma once
 
 #include "kernels/attention/mask.hpp"
-#include "kernels/attention/named_barriers.hpp"
 #include "kernels/attention/policies.hpp"
 #include "kernels/contract.hpp"
 #include "kernels/element.hpp"
+#include "kernels/sm80/groups.hpp"
 #include "kernels/tile/packed_rows.hpp"
-#include "kernels/tile/registers.hpp"
 #include "kernels/tile/shared_tile.hpp"
 
 namespace heed::sm80_decode {
@@ -140,28 +139,14 @@ HEED_HOST_DEVICE constexpr int choose_splits(const Config& c, long long row_tile
 
 // ---------------------------------------------------------------------------------------------- resources
 
-HEED_HOST_DEVICE constexpr int warps_per_group(const Config& c) {
-  return c.block_m / c.warp_rows;
-}
-HEED_HOST_DEVICE constexpr int threads_per_group(const Config& c) {
-  return 32 * warps_per_group(c);
-}
-HEED_HOST_DEVICE constexpr int threads(const Config& c) {
-  return threads_per_group(c) * c.kv_groups;
-}
-
-/// What named barriers are for.
-enum class NamedBarrier { group };  ///< one a group of several warps, which share a ring
-
-HEED_HOST_DEVICE constexpr attention::NamedBarriers<NamedBarrier, 1> named_barriers(const Config& c) {
-  return {{{1, warps_per_group(c) > 1 ? c.kv_groups : 0}}};
-}
+using sm80_groups::blocks_fit, sm80_groups::registers_allowed, sm80_groups::threads, sm80_groups::threads_per_group,
+    sm80_groups::warps_per_group;
+using sm80_groups::named_barriers, sm80_groups::NamedBarrier;
 
 /// Dynamic shared memory, in bytes from its start (aligned to 128).
 ///
 ///   during the loop:  | Q | group 0: stage 0 K, V | stage 1 K, V | ... | group 1: ... |
-///   afterwards:       | partial O of every group, fp32 | (row_max, sum) of every group and row | is this block last
-///   |
+///   afterwards:       | partial O of all groups, fp32 | (row_max, sum) of all groups and rows | is this block last |
 struct SharedPlan {
   int q;              ///< (block_m, head_dim)
   int stages;         ///< (groups, stages, {K, V}, block_n, head_dim)
@@ -237,11 +222,6 @@ HEED_HOST_DEVICE constexpr int registers_needed(const Config& c, const Problem& 
   return out + scores + query + features + factors + 39;
 }
 
-/// Registers a thread may use so that min_blocks blocks fit.
-HEED_HOST_DEVICE constexpr int registers_allowed(const Config& c) {
-  return tile::registers_at_launch(threads(c), c.min_blocks);
-}
-
 enum class Illegal {
   no,
   head_dim,
@@ -264,9 +244,7 @@ HEED_HOST_DEVICE constexpr Illegal is_legal(const Config& c, const Problem& prob
   if (threads(c) > 1024) return Illegal::threads;
   const int total = shared_plan(c, problem.head_dim, key_bytes(problem)).total;
   if (total > shared_bytes) return Illegal::shared_memory;
-  // The runtime keeps 1 KiB of each block's shared memory to itself.
-  if (static_cast<long long>(c.min_blocks) * (total + 1024) > shared_bytes_per_processor) return Illegal::occupancy;
-  if (threads(c) * c.min_blocks > 1536) return Illegal::occupancy;  // sm_86 and sm_89; sm_80 and sm_90 allow 2048
+  if (!blocks_fit(c, total, shared_bytes_per_processor)) return Illegal::occupancy;
   if (registers_needed(c, problem) > registers_allowed(c)) return Illegal::registers;
   return Illegal::no;
 }

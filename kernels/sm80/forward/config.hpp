@@ -2,12 +2,11 @@
 #pragma once
 
 #include "kernels/attention/mask.hpp"
-#include "kernels/attention/named_barriers.hpp"
 #include "kernels/attention/policies.hpp"
 #include "kernels/attention/tile_scheduler.hpp"
 #include "kernels/contract.hpp"
 #include "kernels/element.hpp"
-#include "kernels/tile/registers.hpp"
+#include "kernels/sm80/groups.hpp"
 #include "kernels/tile/shared_tile.hpp"
 
 namespace heed::sm80 {
@@ -61,31 +60,16 @@ HEED_HOST_DEVICE constexpr attention::Grid3 launch_grid(const Config& c, long lo
   return attention::grid_of(grid_axes(c.tile_order), attention::q_tiles_of_head(len_q, c.block_m), heads, batch);
 }
 
-HEED_HOST_DEVICE constexpr int warps_per_group(const Config& c) {
-  return c.block_m / c.warp_rows;
-}
-HEED_HOST_DEVICE constexpr int threads_per_group(const Config& c) {
-  return 32 * warps_per_group(c);
-}
-HEED_HOST_DEVICE constexpr int threads(const Config& c) {
-  return threads_per_group(c) * c.kv_groups;
-}
-
-/// What named barriers are for.
-enum class NamedBarrier { group };  ///< one a group of several warps, which share a ring
-
-HEED_HOST_DEVICE constexpr attention::NamedBarriers<NamedBarrier, 1> named_barriers(const Config& c) {
-  return {{{1, warps_per_group(c) > 1 ? c.kv_groups : 0}}};
-}
+using sm80_groups::blocks_fit, sm80_groups::registers_allowed, sm80_groups::threads, sm80_groups::threads_per_group,
+    sm80_groups::warps_per_group;
+using sm80_groups::named_barriers, sm80_groups::NamedBarrier;
 
 /// Dynamic shared memory, in bytes from its start (aligned to 128).
 ///
 ///   during the loop:  | Q | group 0: stage 0 K, V | stage 1 K, V | ... | group 1: ... |
-///   afterwards:       | partial O of every group, fp32 | (row_max, sum) of every group and row |      (kv_groups >
-///   1)
-///                     | O |                                                                     (shared epilogue)
-///   throughout:       .. | barriers |                                                               (stage
-///   pipeline_sync)
+///   afterwards:       | partial O of all groups, fp32 | (row_max, sum) of all groups and rows |  kv_groups > 1
+///                     | O |                                                                      epilogue=shared
+///   throughout:       .. | barriers |                                                            pipeline_sync=stage
 struct SharedPlan {
   int q;              ///< (block_m, head_dim)
   int stages;         ///< (kv_groups, stages, {K, V}, block_n, head_dim)
@@ -142,11 +126,6 @@ HEED_HOST_DEVICE constexpr int registers_needed(const Config& c, const Problem& 
   return out + scores + query + probabilities + parts + 24;
 }
 
-/// Registers a thread may use so that min_blocks blocks fit.
-HEED_HOST_DEVICE constexpr int registers_allowed(const Config& c) {
-  return tile::registers_at_launch(threads(c), c.min_blocks);
-}
-
 enum class Illegal {
   no,
   head_dim,
@@ -176,9 +155,7 @@ HEED_HOST_DEVICE constexpr Illegal is_legal(const Config& c, const Problem& prob
   if (threads(c) > 1024) return Illegal::threads;
   const int total = shared_plan(c, problem).total;
   if (total > shared_bytes) return Illegal::shared_memory;
-  // The runtime keeps 1 KiB of each block's shared memory to itself.
-  if (static_cast<long long>(c.min_blocks) * (total + 1024) > shared_bytes_per_processor) return Illegal::occupancy;
-  if (threads(c) * c.min_blocks > 1536) return Illegal::occupancy;  // sm_86 and sm_89; sm_80 and sm_90 allow 2048
+  if (!blocks_fit(c, total, shared_bytes_per_processor)) return Illegal::occupancy;
   if (registers_needed(c, problem) > registers_allowed(c)) return Illegal::registers;
   // Values are waited for one tile later as it is, and their tile must not give way to the next one's.
   if (c.overlap && (c.split_wait || c.stages < 2)) return Illegal::overlap;

@@ -15,7 +15,8 @@ namespace heed::sm80 {
 template <const Config& kConfig, const Problem& kProblem>
 struct Operands : Rounds<kConfig, kProblem> {
   using Base = Rounds<kConfig, kProblem>;
-  using Base::kBlockN, Base::kFragments, Base::kOutTiles, Base::kWidth, Base::kLayout;
+  using Base::kBlockN, Base::kFragments, Base::kOutTiles, Base::kPlan, Base::kWidth, Base::kLayout, Base::shared_base,
+      Base::lane, Base::warp;
 
   // ---- compile-time facts
   static constexpr int kKeyTiles = kBlockN / 8;  // n-tiles of S
@@ -40,6 +41,39 @@ struct Operands : Rounds<kConfig, kProblem> {
       return (lane_address ^ (chunk % 8 * 16)) + row * kPitch + chunk / 8 * 128;
     else
       return lane_address + row * kPitch + chunk * 16;
+  }
+
+  /// sums += Q K^T of one tile, by kSteps products of 32 bytes of the head dim.
+  /// @param multiply (d, a, b0, b1): the instruction
+  template <int kSteps, class Sum, class Query, class Multiply>
+  __device__ __forceinline__ void add_products(Sum (&sums)[kFragments][kKeyTiles][4], const Query& query, unsigned keys,
+                                               Multiply multiply) const {
+    const unsigned k_lane = keys + lane_offset(tile::ldmatrix_k_address(lane));
+    const unsigned q_lane =
+        shared_base + kPlan.q + warp * kConfig.warp_rows * kPitch + lane_offset(tile::ldmatrix_a_address(lane));
+#pragma unroll
+    for (int k = 0; k < kSteps; ++k) {
+      unsigned a[kFragments][4];
+#pragma unroll
+      for (int m = 0; m < kFragments; ++m) {
+        if constexpr (kConfig.q_in_registers) {
+#pragma unroll
+          for (int i = 0; i < 4; ++i) a[m][i] = query[m][k][i];
+        } else {
+          ptx::ldmatrix_x4(a[m], block_address(q_lane, 16 * m, 2 * k));
+        }
+      }
+#pragma unroll
+      for (int n = 0; n < kKeyTiles; n += 2) {
+        unsigned b[4];
+        ptx::ldmatrix_x4(b, block_address(k_lane, 8 * n, 2 * k));
+#pragma unroll
+        for (int m = 0; m < kFragments; ++m) {
+          multiply(sums[m][n], a[m], b[0], b[1]);
+          multiply(sums[m][n + 1], a[m], b[2], b[3]);
+        }
+      }
+    }
   }
 };
 
@@ -79,34 +113,12 @@ struct Products : Operands<kConfig, kProblem> {
 
   /// scores = Q K^T of one tile.
   __device__ __forceinline__ void multiply_keys(Scores& scores, const Query& query, unsigned keys) const {
-    const unsigned k_lane = keys + lane_offset(tile::ldmatrix_k_address(lane));
-    const unsigned q_lane =
-        shared_base + kPlan.q + warp * kConfig.warp_rows * kPitch + lane_offset(tile::ldmatrix_a_address(lane));
 #pragma unroll
     for (int m = 0; m < kFragments; ++m) attention::clear(scores[m]);
-#pragma unroll
-    for (int k = 0; k < kSteps; ++k) {
-      unsigned a[kFragments][4];
-#pragma unroll
-      for (int m = 0; m < kFragments; ++m) {
-        if constexpr (kConfig.q_in_registers) {
-#pragma unroll
-          for (int i = 0; i < 4; ++i) a[m][i] = query[m][k][i];
-        } else {
-          ptx::ldmatrix_x4(a[m], block_address(q_lane, 16 * m, 2 * k));
-        }
-      }
-#pragma unroll
-      for (int n = 0; n < kKeyTiles; n += 2) {
-        unsigned b[4];
-        ptx::ldmatrix_x4(b, block_address(k_lane, 8 * n, 2 * k));
-#pragma unroll
-        for (int m = 0; m < kFragments; ++m) {
-          ptx::mma_m16n8k16<kProblem.element>(scores[m][n], a[m], b[0], b[1]);
-          ptx::mma_m16n8k16<kProblem.element>(scores[m][n + 1], a[m], b[2], b[3]);
-        }
-      }
-    }
+    this->template add_products<kSteps>(scores, query, keys,
+                                        [](float(&d)[4], const unsigned(&a)[4], unsigned b0, unsigned b1) {
+                                          ptx::mma_m16n8k16<kProblem.element>(d, a, b0, b1);
+                                        });
   }
 
   /// Probabilities as operands.

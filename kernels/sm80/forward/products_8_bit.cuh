@@ -76,7 +76,9 @@ struct Products<kConfig, kProblem, Unit::mma_8_bit_key> : Products<kConfig, kPro
         for (int n = 0; n < kKeyTiles; ++n)
 #pragma unroll
           for (int i = 0; i < 4; ++i) sums[m][n][i] = kFirstSum;
-      add_products(sums, query, keys);
+      this->template add_products<kSteps>(
+          sums, query, keys,
+          [](int(&d)[4], const unsigned(&a)[4], unsigned b0, unsigned b1) { ptx::mma_m16n8k32_s8(d, a, b0, b1); });
 #pragma unroll
       for (int m = 0; m < kFragments; ++m)
 #pragma unroll
@@ -86,7 +88,9 @@ struct Products<kConfig, kProblem, Unit::mma_8_bit_key> : Products<kConfig, kPro
     } else {
 #pragma unroll
       for (int m = 0; m < kFragments; ++m) attention::clear(scores[m]);
-      add_products(scores, query, keys);
+      this->template add_products<kSteps>(
+          scores, query, keys,
+          [](float(&d)[4], const unsigned(&a)[4], unsigned b0, unsigned b1) { ptx::mma_m16n8k32_e4m3(d, a, b0, b1); });
     }
   }
 
@@ -185,44 +189,6 @@ struct Products<kConfig, kProblem, Unit::mma_8_bit_key> : Products<kConfig, kPro
             scores[m][n][i] = kIsInt8 ? fmaf(scores[m][n][i], f, -kTooLarge * f) : scores[m][n][i] * f;
       }
     return true;
-  }
-  __device__ __forceinline__ static void multiply(int (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
-    ptx::mma_m16n8k32_s8(d, a, b0, b1);
-  }
-  __device__ __forceinline__ static void multiply(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
-    ptx::mma_m16n8k32_e4m3(d, a, b0, b1);
-  }
-  /// sums += Q K^T of one tile.
-  /// @tparam Sum int of int8, float of e4m3
-  template <typename Sum>
-  __device__ __forceinline__ void add_products(Sum (&sums)[kFragments][kKeyTiles][4], const Query& query,
-                                               unsigned keys) const {
-    const unsigned k_lane = keys + lane_offset(tile::ldmatrix_k_address(lane));
-    const unsigned q_lane =
-        shared_base + kPlan.q + warp * kConfig.warp_rows * kPitch + lane_offset(tile::ldmatrix_a_address(lane));
-#pragma unroll
-    for (int k = 0; k < kSteps; ++k) {
-      unsigned a[kFragments][4];
-#pragma unroll
-      for (int m = 0; m < kFragments; ++m) {
-        if constexpr (kConfig.q_in_registers) {
-#pragma unroll
-          for (int i = 0; i < 4; ++i) a[m][i] = query[m][k][i];
-        } else {
-          ptx::ldmatrix_x4(a[m], block_address(q_lane, 16 * m, 2 * k));
-        }
-      }
-#pragma unroll
-      for (int n = 0; n < kKeyTiles; n += 2) {
-        unsigned b[4];
-        ptx::ldmatrix_x4(b, block_address(k_lane, 8 * n, 2 * k));
-#pragma unroll
-        for (int m = 0; m < kFragments; ++m) {
-          multiply(sums[m][n], a[m], b[0], b[1]);
-          multiply(sums[m][n + 1], a[m], b[2], b[3]);
-        }
-      }
-    }
   }
   __device__ __forceinline__ long long factor_index(const TensorScales& s, int kv_head, int key) const {
     if constexpr (kProblem.features.pages)

@@ -3,8 +3,8 @@
 #pragma once
 
 #include "kernels/attention/features.cuh"
+#include "kernels/codegen.cuh"
 #include "kernels/ptx/cluster.cuh"
-#include "kernels/ptx/global.cuh"
 #include "kernels/ptx/mbarrier.cuh"
 #include "kernels/ptx/memory.cuh"
 #include "kernels/sm80/forward/config.hpp"
@@ -94,7 +94,7 @@ struct Rounds : attention::ListedBlocks<kProblem> {
     }
     piece_place = ValueCopies::place(group_thread);
     // Or it is worked out again for every tile; which it may be where output takes half of the registers.
-    if constexpr (kFragments * kOutTiles < 32) ptx::settle(piece_place);
+    if constexpr (kFragments * kOutTiles < 32) opaque(piece_place);
   }
 
   __device__ __forceinline__ static attention::GridPlace place() {

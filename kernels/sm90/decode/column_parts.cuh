@@ -8,6 +8,7 @@
 #pragma once
 
 #include "kernels/attention/softmax.cuh"
+#include "kernels/codegen.cuh"
 #include "kernels/ptx/mma.cuh"
 #include "kernels/sm90/decode/block.cuh"
 #include "kernels/sm90/decode/partial.cuh"
@@ -73,12 +74,12 @@ struct ColumnParts : Block<kConfig, kProblem> {
       const int head = job.kv_head * p.group_size + from.head;
       finish.out[n] = static_cast<unsigned short*>(p.o) + job.batch * p.o_strides.batch + head * p.o_strides.head +
                       from.query * p.o_strides.row + 16 * group * kColumns + (kQuantised ? 4 : 2) * (lane % 4);
-      ptx::settle(finish.out[n]);
+      opaque(finish.out[n]);
     }
     if constexpr (kQuantised)
       load_value_factors<kHeadDim>(finish.value_factors, p, job.batch, job.kv_head, 16 * group * kColumns, lane);
-    ptx::settle(finish.mine);
-    ptx::settle(finish.others);
+    opaque(finish.mine);
+    opaque(finish.others);
     return finish;
   }
 

@@ -2,8 +2,8 @@
 #pragma once
 
 #include "kernels/attention/softmax.cuh"
+#include "kernels/codegen.cuh"
 #include "kernels/ptx/exchange.cuh"
-#include "kernels/ptx/global.cuh"
 #include "kernels/ptx/math.cuh"
 
 namespace heed::sm90_decode {
@@ -124,7 +124,7 @@ struct Batch {
     for (uint4& words : state) words = {has_state ? 0U : 0xff800000U, 0x80000000U, 1, 1};  // of no keys: -inf, -0
     bool missing = false;
     do {
-      ptx::settle(places.pitch);  // addresses are worked out anew: there are no registers for all of them
+      opaque(places.pitch);  // addresses are worked out anew: there are no registers for all of them
 #pragma unroll
       for (int i = 0; i < kCount; ++i)
         ptx::ld_relaxed_gpu_v4(outs[i], places.of(i) + 4 * lane_of_row(), lacks(outs[i]));
@@ -135,7 +135,7 @@ struct Batch {
       for (int i = 0; i < kCount; ++i) missing = missing || lacks(outs[i]);
     } while (__any_sync(0xffffffffU, missing));  // lanes that part company here would shuffle one by one below
     __syncwarp();
-    ptx::settle(places.pitch);
+    opaque(places.pitch);
 #pragma unroll
     for (int i = 0; i < kCount; ++i)
       ptx::st_relaxed_gpu_v4_if(is_sent(i), places.of(i) + 4 * lane_of_row(), {0, 0, 0, 0});

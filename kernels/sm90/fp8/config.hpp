@@ -20,24 +20,16 @@
 #include "kernels/attention/scales.hpp"
 #include "kernels/attention/tile_scheduler.hpp"
 #include "kernels/contract.hpp"
+#include "kernels/sm90/warpgroup.hpp"
 #include "kernels/tile/registers.hpp"
 
 namespace heed::sm90_fp8 {
 
 using attention::Exp2;
 using attention::TileOrder;
+using sm90::kWarpgroupRows, sm90::kWarpgroupThreads, sm90::Pingpong;
 
-inline constexpr int kWarpgroupRows = 64;
-inline constexpr int kWarpgroupThreads = 128;
 inline constexpr int kSlabKeys = 32;
-
-/// What consumer warpgroups take turns at.
-enum class Pingpong {
-  off,
-  on,            ///< the tensor cores: products are issued one warpgroup after the other (FlashAttention-3, 3.1)
-  exponentials,  ///< the special-function units, which are slower than products of 8 bits up to head dim 64 and as fast
-                 ///< at 128: warpgroups in step would all exponentiate, then all wait
-};
 
 struct Config {
   int m_warpgroups = 2;

@@ -20,6 +20,7 @@
 #include "kernels/attention/features.cuh"
 #include "kernels/attention/score_rows.cuh"
 #include "kernels/attention/softmax.cuh"
+#include "kernels/codegen.cuh"
 #include "kernels/ptx/bulk_tensor.cuh"
 #include "kernels/ptx/bytes.cuh"
 #include "kernels/ptx/cluster.cuh"
@@ -218,7 +219,7 @@ struct Consumer {
     ptx::wgmma_fence();
     gemm_qk(s, queries);
     ptx::wgmma_wait_group(0);
-    ptx::pin(s);
+    keep_live(s);
     release(smem.k_empty(keys.stage));
     keys.advance();
   }
@@ -228,7 +229,7 @@ struct Consumer {
     ptx::wgmma_fence();
     gemm_pv(p);
     ptx::wgmma_wait_group(0);
-    ptx::pin(acc_o);
+    keep_live(acc_o);
     release(smem.v_empty(values.stage));
     values.advance();
   }
@@ -244,14 +245,14 @@ struct Consumer {
     gemm_pv(p);
     turns.let_products();
     ptx::wgmma_wait_group(1);
-    ptx::pin(s);
+    keep_live(s);
     release(smem.k_empty(keys.stage));
     keys.advance();
     if constexpr (kMasked) mask_scores(s, n * kKeys);
     float factor[2];
     probabilities<true>(s, factor, k_factor);
     ptx::wgmma_wait_group(0);
-    ptx::pin(acc_o);
+    keep_live(acc_o);
     release(smem.v_empty(values.stage));
     values.advance();
     // Row maxima grow in the first tiles of a row alone.
@@ -293,7 +294,6 @@ struct Consumer {
       factor[h] = ptx::ex2_approx_ftz(row_max[h] - finite);
       row_max[h] = next;
     }
-    if constexpr (kBesideValues) turns.wait_for_exponentials(negative);
 #pragma unroll
     for (int t = 0; t < kKeys / 8; ++t)
 #pragma unroll
@@ -302,7 +302,6 @@ struct Consumer {
 #pragma unroll
         for (int i = 0; i < 2; ++i) e[i] = exp2_8_bits<kConfig.exp2>(fmaf(e[i], scale[h], negative[h]), 2 * t + i);
         total[h] = t == 0 ? e[0] + e[1] : total[h] + (e[0] + e[1]);
-        if (kBesideValues && h == 1 && t == kKeys / 8 - 1 - turns.kHandOver) turns.let_exponentials(e[0]);
       }
 #pragma unroll
     for (int h = 0; h < 2; ++h) row_sum[h] = fmaf(row_sum[h], factor[h], total[h]);
@@ -313,7 +312,7 @@ struct Consumer {
   /// none over a branch that needs all of them. This one is taken by warps with a sum that is NaN, and changes nothing.
   __device__ __forceinline__ void stay_in_front(const float (&total)[2]) const {
     unsigned has_nan = __any_sync(0xffffffffU, !(total[0] < attention::kInfinity && total[1] < attention::kInfinity));
-    ptx::settle(has_nan);
+    opaque(has_nan);
 #pragma unroll 1
     for (unsigned i = 0; i < has_nan; ++i) ptx::fence_proxy_async();
   }

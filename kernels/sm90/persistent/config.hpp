@@ -1,19 +1,18 @@
-/// fwd_sm90_persistent: the knobs. Shared by the host, nvcc and NVRTC, as are who works on which keys (kv_tiles.hpp),
-/// the shared memory (shared_plan.hpp), and what is legal (legality.hpp).
+/// fwd_sm90_persistent: the knobs. Shared by the host, nvcc and NVRTC, as are the division of the keys (kv_tiles.hpp),
+/// the shared memory (shared_plan.hpp), and legality (legality.hpp).
 ///
 /// Words of this family:
 ///   consumer warpgroup   128 threads with 64 query rows of their own
-///   KV group             the consumer warpgroups of one CTA that share a part of the keys; with 2, a CTA holds every
-///   row
+///   KV group             the consumer warpgroups of one CTA that share a part of the keys; with 2, a CTA has each row
 ///                        twice
-///   split                what shares the keys of a row with others: a KV group, or a CTA of a cluster
+///   split                one of those that share the keys of a row: a KV group, or a CTA of a cluster
 ///   KV tile              block_n keys, the N of one QK GEMM
-///   iteration            what one consumer warpgroup multiplies at a time: QK of a KV tile, and PV of one before it
+///   iteration            the GEMMs of a consumer warpgroup at a time: QK of a KV tile, and PV of one before it
 ///   stage                a slot of the K/V pipeline of a KV group: K and V of one iteration, which are not of the same
 ///                        KV tile
 ///   Q tile               the query rows of one CTA at a time: 64 a consumer warpgroup, neighbours unless paired
-///   virtual CTA          what would be a CTA of its own, with Q tiles, pipelines and a producer warp of its own, but
-///                        shares a CTA with others; what is said here of a persistent CTA holds for a virtual one
+///   virtual CTA          one of several within a CTA, with Q tiles, pipelines and a producer warp of its own; all
+///                        that is said here of a persistent CTA holds for a virtual one
 #pragma once
 
 #include "kernels/attention/mask.hpp"
@@ -22,6 +21,7 @@
 #include "kernels/attention/specialization.hpp"
 #include "kernels/attention/tile_scheduler.hpp"
 #include "kernels/contract.hpp"
+#include "kernels/sm90/warpgroup.hpp"
 #include "kernels/tile/matrix_descriptor.hpp"
 #include "kernels/tile/registers.hpp"
 
@@ -29,9 +29,8 @@ namespace heed::sm90_persistent {
 
 using attention::QTile;
 using attention::TileOrder;
+using sm90::kWarpgroupRows, sm90::kWarpgroupThreads, sm90::Pingpong;
 
-inline constexpr int kWarpgroupRows = 64;
-inline constexpr int kWarpgroupThreads = 128;
 inline constexpr int kMmaK = 16;  ///< keys of one PV wgmma
 
 /// Which Q tiles a CTA works on.
@@ -66,12 +65,6 @@ enum class RowMax {
   stale_tile,  ///< the maximum of the first KV tiles. A warp with row sums outside the range of 16 bits takes the tile
                ///< again with its maximum
   stale_16,    ///< the same, of the first 16 keys of the first tile
-};
-
-/// Whether consumer warpgroups take turns at the tensor cores (FlashAttention-3, 3.1).
-enum class Pingpong {
-  off,  ///< GEMMs are issued as soon as their operands are there
-  on,   ///< and after those of the warpgroup before it, so that the softmax of one runs beside the GEMMs of the others
 };
 
 /// When the KV groups of a CTA begin.

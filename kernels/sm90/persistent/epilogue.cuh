@@ -144,8 +144,8 @@ struct Epilogue : Slices<kConfig, kProblem> {
                                                float (&log2_sum)[kHalves]) const {
     const bool second = at.kv_group != 0;
     const unsigned other = 1 - at.kv_group;
-    const unsigned inbox = layout.inbox(at.m_warpgroup);
-    const unsigned its_inbox = ptx::mapa(inbox, other);
+    const unsigned mailbox = layout.mailbox(at.m_warpgroup);
+    const unsigned peer_mailbox = ptx::mapa(mailbox, other);
     const unsigned from = passed_by(true);
     const unsigned to = ptx::mapa(from, other);
     float inverse[2];
@@ -156,7 +156,7 @@ struct Epilogue : Slices<kConfig, kProblem> {
       both[h] = attention::log2_sum_exp(row_max[h], row_sum[h]);
     }
     const float of_sent = second ? inverse[0] : inverse[1];
-    ptx::st_async_v2_if(at.lane % 4 == 0, to + to_state(), second ? both[0] : both[1], 0.0F, its_inbox);
+    ptx::st_async_v2_if(at.lane % 4 == 0, to + to_state(), second ? both[0] : both[1], 0.0F, peer_mailbox);
 #pragma unroll
     for (int p = 0; p < kPieces; ++p) {
       unsigned words[4];
@@ -173,11 +173,11 @@ struct Epilogue : Slices<kConfig, kProblem> {
         }
         words[w] = ptx::cvt_rn_x2<kProblem.element>(sent[0], sent[1]);
       }
-      ptx::st_async_v4(to + p * kPieceBytes, words, its_inbox);
+      ptx::st_async_v4(to + p * kPieceBytes, words, peer_mailbox);
     }
     const float own = second ? both[1] : both[0];
     const float of_own = second ? inverse[1] : inverse[0];
-    ptx::mbarrier_wait(inbox, 0);
+    ptx::mbarrier_wait(mailbox, 0);
     float its[2];
     ptx::ld_shared_v2(its, from + to_state());
     const Weights of = weigh(own, 1.0F, its[0], 1.0F);  // log2-sum-exps are row maxima whose sum is one

@@ -4,6 +4,7 @@
 
 #include "kernels/attention/constants.hpp"
 #include "kernels/attention/features.cuh"
+#include "kernels/codegen.cuh"
 #include "kernels/ptx/bulk_tensor.cuh"
 #include "kernels/ptx/global.cuh"
 #include "kernels/ptx/math.cuh"
@@ -147,7 +148,7 @@ struct Slices {
   /// chain of uniform instructions.
   __device__ __forceinline__ unsigned passed_by(bool other) const {
     unsigned thread = threadIdx.x;
-    ptx::settle(thread);
+    opaque(thread);
     const unsigned group = thread / kWarpgroupThreads;
     const unsigned m_warpgroup = group % kConfig.m_warpgroups;
     if constexpr (kInCluster)

@@ -47,7 +47,7 @@ struct BarrierPlan {
   int q_empty;   ///< (q_stages): every warp has read them
   int ring;      ///< (kv_groups, stages): the keys and values of an iteration have arrived
   int kv_empty;  ///< (kv_groups, stages): every warp of the KV group is done with them
-  int inbox;     ///< (m_warpgroups), in a cluster: what the other block sends has arrived
+  int mailbox;   ///< (m_warpgroups), in a cluster: what the other block sends has arrived
   int count;
 };
 
@@ -57,8 +57,8 @@ HEED_HOST_DEVICE constexpr BarrierPlan barrier_plan(const Config& c) {
   b.q_empty = b.queries + c.q_stages * c.m_warpgroups;
   b.ring = b.q_empty + c.q_stages;
   b.kv_empty = b.ring + c.kv_groups * c.stages;
-  b.inbox = b.kv_empty + c.kv_groups * c.stages;
-  b.count = b.inbox + (c.cluster > 1 ? c.m_warpgroups : 0);
+  b.mailbox = b.kv_empty + c.kv_groups * c.stages;
+  b.count = b.mailbox + (c.cluster > 1 ? c.m_warpgroups : 0);
   return b;
 }
 

@@ -47,7 +47,9 @@ struct SmemLayout : VirtualCta<kConfig.virtual_ctas> {
   __device__ __forceinline__ unsigned kv_empty(int group, int stage) const {
     return barrier(kBarriers.kv_empty + group * kConfig.stages + stage);
   }
-  __device__ __forceinline__ unsigned inbox(int m_warpgroup) const { return barrier(kBarriers.inbox + m_warpgroup); }
+  __device__ __forceinline__ unsigned mailbox(int m_warpgroup) const {
+    return barrier(kBarriers.mailbox + m_warpgroup);
+  }
   __device__ __forceinline__ unsigned queries(int stage) const {
     return shared + kPlan.q + stage * kPlan.q_stage_bytes;
   }

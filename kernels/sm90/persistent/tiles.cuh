@@ -16,7 +16,7 @@
 /// Asynchronous products beside exponentials are FlashAttention-3's (Shah et al., arXiv 2407.08608).
 #pragma once
 
-#include "kernels/ptx/global.cuh"
+#include "kernels/codegen.cuh"
 #include "kernels/ptx/math.cuh"
 #include "kernels/ptx/mbarrier.cuh"
 #include "kernels/ptx/wgmma.cuh"
@@ -72,7 +72,7 @@ struct Tiles : ClearedValues<kConfig, kProblem> {
     ptx::wgmma_commit_group();
     end_gemms();
     ptx::wgmma_wait_group(0);
-    ptx::pin(s);
+    keep_live(s);
     release_stage();
     let_next_start();
   }
@@ -97,8 +97,8 @@ struct Tiles : ClearedValues<kConfig, kProblem> {
     gemm_qk_pv(s, queries, p, of_keys.stage);
     end_gemms();
     ptx::wgmma_wait_group(0);
-    ptx::pin(s);
-    ptx::pin(acc_o);
+    keep_live(s);
+    keep_live(acc_o);
     release_stage();
     if (kTogether && skips) release_stage();
     try_wait_next(kv_stage);
@@ -114,7 +114,7 @@ struct Tiles : ClearedValues<kConfig, kProblem> {
     end_gemms();
     if constexpr (kConfig.rowsum_reduce == RowsumReduce::beside_pv) add_up_sums();
     ptx::wgmma_wait_group(0);
-    ptx::pin(acc_o);
+    keep_live(acc_o);
     if (!kTogether || !stays) release_stage();
   }
 
@@ -135,7 +135,7 @@ struct Tiles : ClearedValues<kConfig, kProblem> {
     ptx::wgmma_commit_group();
     end_gemms();
     ptx::wgmma_wait_group(1);
-    ptx::pin(s);
+    keep_live(s);
     change_products(s, n);
     float total[2];
 #pragma unroll
@@ -159,9 +159,9 @@ struct Tiles : ClearedValues<kConfig, kProblem> {
       change_products(s, n);
     }
     ptx::wgmma_wait_group(0);
-    ptx::pin(acc_o);
-    ptx::pin(s);
-    ptx::settle(overflowed);  // or there might be two waits again, one for either answer
+    keep_live(acc_o);
+    keep_live(s);
+    opaque(overflowed);  // or there might be two waits again, one for either answer
     if (overflowed) {
       online_softmax(p, s);
     } else {
@@ -348,8 +348,8 @@ struct Tiles : ClearedValues<kConfig, kProblem> {
       overflowed = stale_softmax_branchless(p, s, masked);
     }
     ptx::wgmma_wait_group(0);
-    ptx::pin(acc_o);
-    if constexpr (kMore) ptx::pin(next);
+    keep_live(acc_o);
+    if constexpr (kMore) keep_live(next);
     release_stage();
     if (kBefore && exact) rescale(factor);
     if (!kVotesAtOnce && overflowed) {

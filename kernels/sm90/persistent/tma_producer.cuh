@@ -245,7 +245,7 @@ struct TmaProducer {
       const int arrivals = i < kBarriers.q_empty    ? 1
                            : i < kBarriers.ring     ? 4 * kConfig.m_warpgroups * kKvGroups
                            : i < kBarriers.kv_empty ? 1
-                           : i < kBarriers.inbox    ? 4 * kConfig.m_warpgroups
+                           : i < kBarriers.mailbox  ? 4 * kConfig.m_warpgroups
                                                     : 1;
       // By this one thread: barriers that differ from lane to lane take 100 clocks each.
       if (is_first(i) == kFirst) ptx::mbarrier_init(smem.barrier(i), arrivals);
@@ -254,7 +254,7 @@ struct TmaProducer {
     if constexpr (!kFirst && kConfig.cluster > 1)
 #pragma unroll
       for (int g = 0; g < kConfig.m_warpgroups; ++g)
-        ptx::mbarrier_arrive_expect_tx(smem.inbox(g), bytes_sent(kConfig, kProblem.head_dim));
+        ptx::mbarrier_arrive_expect_tx(smem.mailbox(g), bytes_sent(kConfig, kProblem.head_dim));
   }
 
   /// Of schedules in which blocks stay: which Q tile is this virtual CTA's first, and how many virtual CTAs there are.

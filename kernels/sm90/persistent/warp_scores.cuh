@@ -2,7 +2,7 @@
 /// asynchronous product. mma's accumulators lie as wgmma's do.
 #pragma once
 
-#include "kernels/ptx/global.cuh"
+#include "kernels/codegen.cuh"
 #include "kernels/ptx/memory.cuh"
 #include "kernels/ptx/mma.cuh"
 #include "kernels/sm90/persistent/config.hpp"
@@ -17,7 +17,7 @@ namespace heed::sm90_persistent {
 template <const Problem& kProblem, int kKeys>
 __device__ __forceinline__ void scores_of_warp(float (&s)[kKeys / 2], unsigned q, unsigned k, int box) {
   unsigned thread = threadIdx.x;
-  ptx::settle(thread);  // or addresses are worked out, and kept, for those who never come here
+  opaque(thread);  // or addresses are worked out, and kept, for those who never come here
   const int at = thread % 32;
   q += (thread / 32 % 4 * 16 + at % 16) * tile::kBoxRowBytes;
   k += (at / 16 * 8 + at % 8) * tile::kBoxRowBytes;

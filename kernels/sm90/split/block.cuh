@@ -2,7 +2,7 @@
 /// them.
 #pragma once
 
-#include "kernels/ptx/global.cuh"
+#include "kernels/codegen.cuh"
 #include "kernels/ptx/mbarrier.cuh"
 #include "kernels/ptx/memory.cuh"
 #include "kernels/sm90/split/softmax.cuh"
@@ -70,8 +70,8 @@ struct Block : Softmax<kConfig, kProblem> {
   /// works out where it is asked for: at the start, beside the load of the lengths, instead of after it.
   __device__ __forceinline__ static const TensorMaps& found(const TensorMaps& m) {
     if constexpr (kConfig.prologue != Prologue::maps_first) return m;
-    const char* address = reinterpret_cast<const char*>(&m) + ptx::zero_of_lane();
-    ptx::settle(address);
+    const char* address = reinterpret_cast<const char*>(&m) + opaque_zero();
+    opaque(address);
     return *reinterpret_cast<const TensorMaps*>(address);
   }
 
@@ -135,7 +135,7 @@ struct Block : Softmax<kConfig, kProblem> {
       load_q(first);
       // By an index that is the lane's: the length is not read before.
       if constexpr (kProblem.specialization.specialize == Specialize::none)
-        find_keys(reinterpret_cast<const int*>(&params)[kLenKIndex + ptx::zero_of_lane()]);
+        find_keys(reinterpret_cast<const int*>(&params)[kLenKIndex + opaque_zero()]);
       else
         find_keys(params.len_k);
     }
@@ -143,8 +143,8 @@ struct Block : Softmax<kConfig, kProblem> {
     // clocks).
     unsigned kv_head = kv_head_of();
     unsigned first_key = n_blocks.first * kBlockN;
-    ptx::settle(kv_head);
-    ptx::settle(first_key);
+    opaque(kv_head);
+    opaque(first_key);
     if constexpr (kDependent && !kQueriesFirst) ptx::griddepcontrol_wait();
     if constexpr (kQueriesFirst || kSharesQueries) {
       // Queries have been asked for, or come later: the other blocks' barriers may not exist yet. A block without keys

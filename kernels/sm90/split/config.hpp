@@ -3,14 +3,11 @@
 ///
 /// Words of this family:
 ///   consumer warpgroup   128 threads with 64 query rows of their own
-///   KV group             the consumer warpgroups of one CTA that share a part of the keys; with 2, a CTA holds every
-///   row
+///   KV group             the consumer warpgroups of one CTA that share a part of the keys; with 2, a CTA has each row
 ///                        twice
-///   split                the keys of one KV group of one CTA: cluster x kv_groups splits share the keys of a Q tile
-///                        evenly
+///   split                keys of one KV group of one CTA: cluster x kv_groups splits share those of a Q tile evenly
 ///   n-block              block_n keys, the N of one QK GEMM
-///   iteration            `n_blocks_per_stage` n-blocks, worked on in one unrolled pass; a split is one iteration or
-///                        several
+///   iteration            `n_blocks_per_stage` n-blocks in one unrolled pass; a split has one iteration or several
 ///   step                 16 keys: what one PV wgmma contracts
 #pragma once
 
@@ -18,15 +15,15 @@
 #include "kernels/attention/named_barriers.hpp"
 #include "kernels/attention/tile_scheduler.hpp"
 #include "kernels/contract.hpp"
+#include "kernels/sm90/warpgroup.hpp"
 #include "kernels/tile/matrix_descriptor.hpp"
 #include "kernels/tile/registers.hpp"
 
 namespace heed::sm90_split {
 
 using attention::TileOrder;
+using sm90::kWarpgroupRows, sm90::kWarpgroupThreads;
 
-inline constexpr int kWarpgroupRows = 64;
-inline constexpr int kWarpgroupThreads = 128;
 inline constexpr int kMmaK = 16;
 
 /// What is subtracted from scores before the exponential. Softmax does not depend on the value.
@@ -201,8 +198,7 @@ HEED_HOST_DEVICE constexpr int query_box_rows(const Config& c) {
   return c.tma_multicast == TmaMulticast::q ? kWarpgroupRows / c.cluster : kWarpgroupRows;
 }
 
-// ---------------------------------------------------------------------------------------------- who works on which
-// keys
+// ---------------------------------------------------------------------------------------------- division of the keys
 
 /// (Q tiles, heads, batch), or heads first: where Q tiles of all heads come in one order.
 HEED_HOST_DEVICE constexpr attention::GridAxes grid_axes(const Config& c) {
@@ -244,8 +240,7 @@ HEED_HOST_DEVICE constexpr int iterations_of(const Config& c, Range n_blocks) {
                           static_cast<unsigned>(c.n_blocks_per_stage));
 }
 
-// --------------------------------------------------------------------------------------------- the order within a
-// iteration
+// ---------------------------------------------------------------------------------------------- order in an iteration
 
 HEED_HOST_DEVICE constexpr int products(const Config& c) {
   return iteration_steps(c) / c.pv_ksteps_per_commit;

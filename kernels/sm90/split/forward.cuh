@@ -19,6 +19,7 @@
 /// 2307.08691), asynchronous products beside exponentials FlashAttention-3's (Shah et al., arXiv 2407.08608).
 #pragma once
 
+#include "kernels/codegen.cuh"
 #include "kernels/ptx/bulk_tensor.cuh"
 #include "kernels/ptx/cluster.cuh"
 #include "kernels/ptx/mbarrier.cuh"
@@ -110,7 +111,7 @@ struct Forward : Iteration<kConfig, kProblem> {
 
   __device__ __forceinline__ void aim() {
     target = Merge<kConfig, kProblem>::target_of(params, smem());
-    Merge<kConfig, kProblem>::settle(target);
+    Merge<kConfig, kProblem>::make_opaque(target);
   }
 
   /// The exact maximum of all scores of this part as the row maximum: its keys once more, n-block by n-block; from
@@ -135,7 +136,7 @@ struct Forward : Iteration<kConfig, kProblem> {
       float scores[kBlockN / 2];
       gemm_qk(scores, queries, keys, kStay ? n_block - n_blocks.first : 0);
       ptx::wgmma_wait_group(0);
-      ptx::pin(scores);
+      keep_live(scores);
       mask_scores(scores, n_block * kBlockN);
       float of_n_block[2];
 #pragma unroll
@@ -194,7 +195,7 @@ struct Forward : Iteration<kConfig, kProblem> {
         finish<kUsual, kOneIteration>();
         return;
       }
-      // In this order: ptxas puts the second next to what came before (0.03 us at the mission shape on an H200).
+      // In this order: ptxas puts the second next to what came before (0.03 us at b1h8l512d64 on an H200).
       // Asking for one iteration alone, where none will not do either, makes ptxas' program 1% slower at b1h16l256d128.
       const bool is_one_segment = iterations <= 1 && (!kKeepsForLater || iterations == 1);
       if (!(is_usual && (!kOneIteration || is_one_segment)))
@@ -220,13 +221,13 @@ struct Forward : Iteration<kConfig, kProblem> {
       if (!(kSumsEarly && kResident) || has_no_keys()) this->template finish_sums<kResident>(again);
       // The other blocks' barriers exist.
       if (kJoinsLater && !again && (!kResident || has_no_keys())) ptx::barrier_cluster_wait_acquire();
-      const Merge<kConfig, kProblem> merge{{params, smem(), target.rows, this->maps.o}, target.inboxes};
+      const Merge<kConfig, kProblem> merge{{params, smem(), target.rows, this->maps.o}, target.mailboxes};
       bool overflowed;
       if constexpr (kKeepsForLater && kResident) {
         multiply_kept();
         overflowed = merge.template run<true>(acc_o, log2_sum, inverse, again, [&] {
           ptx::wgmma_wait_group(0);
-          ptx::pin(kept());
+          keep_live(kept());
         });
       } else {
         overflowed = merge.template run<false>(acc_o, log2_sum, inverse, again, [] {});
@@ -252,14 +253,14 @@ struct Forward : Iteration<kConfig, kProblem> {
     ptx::wgmma_commit_group();
   }
 
-  /// Before parts are merged a second time: every inbox has been read, and expects its bytes anew.
+  /// Before parts are merged a second time: every mailbox has been read, and expects its bytes anew.
   __device__ __forceinline__ void prepare_again() const {
     if constexpr (kConfig.cluster > 1) {
       if (warp == 0 && ptx::elect_one()) {
-        const unsigned inbox = Merge<kConfig, kProblem>::inbox_barrier(smem(), split_idx);
-        ptx::mbarrier_arrive_expect_tx(inbox, kPlan.sent_bytes);
+        const unsigned mailbox = Merge<kConfig, kProblem>::mailbox_barrier(smem(), split_idx);
+        ptx::mbarrier_arrive_expect_tx(mailbox, kPlan.sent_bytes);
         if (kConfig.lse_first == LseFirst::on)
-          ptx::mbarrier_arrive_expect_tx(inbox + Merge<kConfig, kProblem>::kToSums, kPlan.sums_bytes);
+          ptx::mbarrier_arrive_expect_tx(mailbox + Merge<kConfig, kProblem>::kToSums, kPlan.sums_bytes);
       }
       __syncwarp();
       ptx::barrier_cluster_arrive_release();

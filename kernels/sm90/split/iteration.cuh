@@ -3,6 +3,7 @@
 #pragma once
 
 #include "kernels/attention/softmax.cuh"
+#include "kernels/codegen.cuh"
 #include "kernels/ptx/cluster.cuh"
 #include "kernels/ptx/math.cuh"
 #include "kernels/ptx/mbarrier.cuh"
@@ -97,7 +98,7 @@ struct Iteration : Block<kConfig, kProblem> {
     const auto wait_for_scores = [&](int c) {
       if (c > 0 || !kReady) {
         ptx::wgmma_wait_group(committed - 1 - score_group[c]);
-        ptx::pin(scores[c]);
+        keep_live(scores[c]);
       }
       // From the first n-block comes the row maximum.
       if constexpr (kKept && kFirst)
@@ -216,10 +217,10 @@ struct Iteration : Block<kConfig, kProblem> {
     if constexpr (kSumsEarly && kResident) finish_sums<true>(second_time);
     ptx::wgmma_wait_group(0);
     if constexpr (kLater)
-      ptx::pin(sent());
+      keep_live(sent());
     else
-      ptx::pin(acc_o);
-    if constexpr (kConfig.prefetch_next_qk) ptx::pin(next_scores);
+      keep_live(acc_o);
+    if constexpr (kConfig.prefetch_next_qk) keep_live(next_scores);
   }
 
   /// What the merge needs to know of each row.
@@ -233,8 +234,8 @@ struct Iteration : Block<kConfig, kProblem> {
       inverse[h] = attention::inverse_or_zero(total);
       if (kResident && kVotesLast && !second_time && !(total < kMostSum)) log2_sum[h] = overflow_mark();
       if constexpr (kSumsEarly && kResident) {
-        ptx::settle(log2_sum[h]);
-        ptx::settle(inverse[h]);
+        opaque(log2_sum[h]);
+        opaque(inverse[h]);
       }
     }
   }

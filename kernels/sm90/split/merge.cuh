@@ -7,7 +7,7 @@
 ///     part 0    [ keeps  ] [ sends -> part 1 ]
 ///     part 1    [ sends -> part 0 ] [ keeps  ]
 ///
-/// An inbox holds (parts - 1) slices, each in the order of the senders' registers (16 bytes a thread and piece, the
+/// A mailbox holds (parts - 1) slices, each in the order of the senders' registers (16 bytes a thread and piece, the
 /// four lanes of two rows 16 bytes apart from the next four: where they are read by words, no bank is asked twice),
 /// then (parts - 1) times 64 log2-sum-exps. The sender `distance` parts before the receiver, counted round, takes place
 /// distance - 1, so partial sums always add up in the same order.
@@ -17,6 +17,7 @@
 #pragma once
 
 #include "kernels/attention/softmax.cuh"
+#include "kernels/codegen.cuh"
 #include "kernels/ptx/cluster.cuh"
 #include "kernels/ptx/math.cuh"
 #include "kernels/ptx/mbarrier.cuh"
@@ -31,17 +32,17 @@ __device__ __forceinline__ float overflow_mark() {
 }
 
 /// Of two parts, where a lane sends and receives: worked out before the first key has arrived, as its RowTarget is.
-struct Inboxes {
-  unsigned to_piece;    ///< the lane's first piece in the other split's inbox, in the cluster's shared memory
+struct Mailboxes {
+  unsigned to_piece;    ///< the lane's first piece in the other split's mailbox, in the cluster's shared memory
   unsigned to_lse;      ///< its row's log2-sum-exp there
-  unsigned to_barrier;  ///< the other inbox's
-  unsigned piece;       ///< the lane's first piece in the own inbox
+  unsigned to_barrier;  ///< the other mailbox's
+  unsigned piece;       ///< the lane's first piece in the own mailbox
   unsigned lse_sent;    ///< its row's log2-sum-exp there
 };
 
 struct Target {
   RowTarget rows;
-  Inboxes inboxes;
+  Mailboxes mailboxes;
 };
 
 template <const Config& kConfig, const Problem& kProblem>
@@ -53,40 +54,40 @@ struct Merge : Exchange<kConfig, kProblem> {
 
   // ---- compile-time facts
   static constexpr BarrierPlan kBarriers = barrier_plan(kConfig);
-  // From the barrier of an inbox to that of its log2-sum-exps.
+  // From the barrier of a mailbox to that of its log2-sum-exps.
   static constexpr bool kWeighsFirst = kConfig.lse_first == LseFirst::on;
-  static constexpr int kToSums = kWeighsFirst ? 8 * (kBarriers.sums - kBarriers.inbox) : 0;
+  static constexpr int kToSums = kWeighsFirst ? 8 * (kBarriers.sums - kBarriers.mailbox) : 0;
   static_assert(kPieces * kPieceBytes == kPlan.slice_bytes || kNumSplits == 1, "a slice is what the threads send");
 
   // ---- state
-  Inboxes inboxes;
+  Mailboxes mailboxes;
 
   __device__ __forceinline__ static Target target_of(const ForwardParams& params, const Smem& at) {
     Target target{};
     target.rows = Base::rows_of(params, at);
     if constexpr (kNumSplits == 2) {
-      Inboxes& of = target.inboxes;
+      Mailboxes& of = target.mailboxes;
       const int other = 1 - at.split_idx;
       const unsigned rank = other / kConfig.kv_groups;
-      of.to_piece = in_block(inbox(at, other) + piece_offset(at, 0, 0), rank);
-      of.to_lse = in_block(inbox(at, other) + lse_offset(at, 0), rank);
-      of.to_barrier = in_block(inbox_barrier(at, other), rank);
-      of.piece = inbox(at, at.split_idx) + (kRuns ? run_offset(at) : piece_offset(at, 0, 0));
-      of.lse_sent = inbox(at, at.split_idx) + lse_offset(at, 0);
+      of.to_piece = in_block(mailbox(at, other) + piece_offset(at, 0, 0), rank);
+      of.to_lse = in_block(mailbox(at, other) + lse_offset(at, 0), rank);
+      of.to_barrier = in_block(mailbox_barrier(at, other), rank);
+      of.piece = mailbox(at, at.split_idx) + (kRuns ? run_offset(at) : piece_offset(at, 0, 0));
+      of.lse_sent = mailbox(at, at.split_idx) + lse_offset(at, 0);
     }
     return target;
   }
 
   /// Keeps the compiler from working it out where it is used.
-  __device__ __forceinline__ static void settle(Target& target) {
+  __device__ __forceinline__ static void make_opaque(Target& target) {
     Base::settle_rows(target.rows);
     if constexpr (kNumSplits == 2) {
-      Inboxes& of = target.inboxes;
-      ptx::settle(of.to_piece);
-      ptx::settle(of.to_lse);
-      ptx::settle(of.to_barrier);
-      ptx::settle(of.piece);
-      ptx::settle(of.lse_sent);
+      Mailboxes& of = target.mailboxes;
+      opaque(of.to_piece);
+      opaque(of.to_lse);
+      opaque(of.to_barrier);
+      opaque(of.piece);
+      opaque(of.lse_sent);
     }
   }
 
@@ -95,14 +96,14 @@ struct Merge : Exchange<kConfig, kProblem> {
     return kRemote ? ptx::mapa(address, rank) : address;
   }
 
-  /// Inbox and barrier of part `of`'s consumer warpgroup, as this block's addresses.
-  __device__ __forceinline__ static unsigned inbox(const Smem& at, int of) {
-    return at.shared + kPlan.inbox +
-           (of % kConfig.kv_groups * kConfig.m_warpgroups + at.m_warpgroup) * kPlan.inbox_bytes;
+  /// Mailbox and barrier of part `of`'s consumer warpgroup, as this block's addresses.
+  __device__ __forceinline__ static unsigned mailbox(const Smem& at, int of) {
+    return at.shared + kPlan.mailbox +
+           (of % kConfig.kv_groups * kConfig.m_warpgroups + at.m_warpgroup) * kPlan.mailbox_bytes;
   }
-  __device__ __forceinline__ static unsigned inbox_barrier(const Smem& at, int of) {
+  __device__ __forceinline__ static unsigned mailbox_barrier(const Smem& at, int of) {
     return at.shared + kPlan.barriers +
-           8 * (kBarriers.inbox + of % kConfig.kv_groups * kConfig.m_warpgroups + at.m_warpgroup);
+           8 * (kBarriers.mailbox + of % kConfig.kv_groups * kConfig.m_warpgroups + at.m_warpgroup);
   }
   __device__ __forceinline__ static unsigned piece_offset(const Smem& at, int smem, int piece) {
     return smem * kPlan.slice_bytes + piece * kPieceBytes + (at.warp * 8 + at.lane / 4) * kQuadBytes + at.lane % 4 * 16;
@@ -111,7 +112,7 @@ struct Merge : Exchange<kConfig, kProblem> {
     return (kNumSplits - 1) * kPlan.slice_bytes + smem * row_sums_bytes(kConfig) +
            (at.warp * 8 + at.lane / 4) * (row_sums_bytes(kConfig) / (kWarpgroupRows / 2));
   }
-  /// From the start of an inbox to the first of the words that a lane receives of its first run.
+  /// From the start of a mailbox to the first of the words that a lane receives of its first run.
   __device__ __forceinline__ static unsigned run_offset(const Smem& at) {
     const int quarter = at.lane % 4;
     // A 16-bit piece holds one row of four tiles; an fp32 piece two columns of both rows of one.
@@ -172,15 +173,15 @@ struct Merge : Exchange<kConfig, kProblem> {
 
   __device__ __forceinline__ void send(const float (&acc_o)[kOutRegisters], int slice, const float (&log2_sum)[2],
                                        const float (&inverse)[2]) const {
-    unsigned to_piece = inboxes.to_piece;
-    unsigned to_lse = inboxes.to_lse;
-    unsigned barrier = inboxes.to_barrier;
+    unsigned to_piece = mailboxes.to_piece;
+    unsigned to_lse = mailboxes.to_lse;
+    unsigned barrier = mailboxes.to_barrier;
     if constexpr (kNumSplits != 2) {
       const unsigned rank = slice / kConfig.kv_groups;
       const int smem = (slice - at.split_idx + kNumSplits) % kNumSplits - 1;
-      to_piece = in_block(inbox(at, slice) + piece_offset(at, smem, 0), rank);
-      to_lse = in_block(inbox(at, slice) + lse_offset(at, smem), rank);
-      barrier = in_block(inbox_barrier(at, slice), rank);
+      to_piece = in_block(mailbox(at, slice) + piece_offset(at, smem, 0), rank);
+      to_lse = in_block(mailbox(at, slice) + lse_offset(at, smem), rank);
+      barrier = in_block(mailbox_barrier(at, slice), rank);
     }
     if constexpr (kSent == MergeDtype::fixed16) {
       const float* part = acc_o + slice * kSliceRegisters;
@@ -214,10 +215,11 @@ struct Merge : Exchange<kConfig, kProblem> {
   /// @return whether another part was overflowed
   __device__ __forceinline__ bool receive(float (&kept)[kSliceRegisters], const float (&log2_sum)[2], float (&most)[2],
                                           float (&row_sum)[2], bool second_time) const {
-    const unsigned first_piece =
-        kNumSplits == 2 ? inboxes.piece : inbox(at, at.split_idx) + (kRuns ? run_offset(at) : piece_offset(at, 0, 0));
-    const unsigned first_lse = kNumSplits == 2 ? inboxes.lse_sent : inbox(at, at.split_idx) + lse_offset(at, 0);
-    const unsigned arrived = inbox_barrier(at, at.split_idx);
+    const unsigned first_piece = kNumSplits == 2
+                                     ? mailboxes.piece
+                                     : mailbox(at, at.split_idx) + (kRuns ? run_offset(at) : piece_offset(at, 0, 0));
+    const unsigned first_lse = kNumSplits == 2 ? mailboxes.lse_sent : mailbox(at, at.split_idx) + lse_offset(at, 0);
+    const unsigned arrived = mailbox_barrier(at, at.split_idx);
     ptx::mbarrier_wait(arrived + kToSums, second_time);
     float others[kNumSplits - 1][2];
     Exponents exponents[kNumSplits - 1];

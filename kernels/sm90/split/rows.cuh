@@ -3,6 +3,7 @@
 #pragma once
 
 #include "kernels/attention/constants.hpp"
+#include "kernels/codegen.cuh"
 #include "kernels/ptx/bulk_tensor.cuh"
 #include "kernels/ptx/global.cuh"
 #include "kernels/ptx/math.cuh"
@@ -69,8 +70,8 @@ struct KeptRows {
 
   /// Keeps the compiler from working it out where it is used.
   __device__ __forceinline__ static void settle_rows(RowTarget& target) {
-    if constexpr (!kStoresBoxes) ptx::settle(target.o);
-    ptx::settle(target.lse);
+    if constexpr (!kStoresBoxes) opaque(target.o);
+    opaque(target.lse);
   }
 
   /// The boxes of a warp's rows in shared memory. Pieces of 16 bytes lie at their index xor that of their pair of rows,

@@ -43,10 +43,10 @@ struct SharedPlan {
   int operand_bytes;  ///< K or V of one iteration
   int ones;           ///< (16 rows, 128 bytes) of ones; 0 bytes without ones columns
   int rows;   ///< (kv_groups, m_warpgroups, 4 warps, slice columns / 32, 16 rows, 64 bytes) with EpilogueStore::tma
-  int inbox;  ///< (kv_groups, m_warpgroups, inbox_bytes)
-  int inbox_bytes;  ///< of one consumer warpgroup: (parts - 1, slice of a partial output), (parts - 1, row_sums_bytes)
+  int mailbox;  ///< (kv_groups, m_warpgroups, mailbox_bytes)
+  int mailbox_bytes;  ///< of one consumer warpgroup: (parts - 1, slice of a partial output), (parts - 1, row_sums_bytes)
   int slice_bytes;  ///< place of one sender's 64 rows of head dim / parts columns
-  int sent_bytes;   ///< what the other parts send to one inbox, counted on its barrier
+  int sent_bytes;   ///< what the other parts send to one mailbox, counted on its barrier
   int sums_bytes;   ///< and on that of its log2-sum-exps
   int barriers;
   int total;
@@ -56,11 +56,11 @@ struct SharedPlan {
 struct BarrierPlan {
   int q;
   int keys;  ///< (kv_groups, stages, n-blocks): an n-block of K has arrived (the first with Q, in the first iteration)
-  int values;  ///< (kv_groups, stages, v_barriers)
-  int freed;   ///< (kv_groups, stages): an iteration has been read; only a producer warp waits for it
-  int again;   ///< (kv_groups): an n-block has arrived for the second computation
-  int inbox;   ///< (kv_groups, m_warpgroups): every other split's share has arrived
-  int sums;    ///< (kv_groups, m_warpgroups): with LseFirst::on, its log2-sum-exps
+  int values;   ///< (kv_groups, stages, v_barriers)
+  int freed;    ///< (kv_groups, stages): an iteration has been read; only a producer warp waits for it
+  int again;    ///< (kv_groups): an n-block has arrived for the second computation
+  int mailbox;  ///< (kv_groups, m_warpgroups): every other split's share has arrived
+  int sums;     ///< (kv_groups, m_warpgroups): with LseFirst::on, its log2-sum-exps
   int count;
 };
 
@@ -71,8 +71,8 @@ HEED_HOST_DEVICE constexpr BarrierPlan barrier_plan(const Config& c) {
   b.values = b.keys + c.kv_groups * c.stages * c.n_blocks_per_stage;
   b.freed = b.values + c.kv_groups * c.stages * c.v_barriers;
   b.again = b.freed + c.kv_groups * c.stages;
-  b.inbox = b.again + c.kv_groups;
-  b.sums = b.inbox + c.kv_groups * c.m_warpgroups;
+  b.mailbox = b.again + c.kv_groups;
+  b.sums = b.mailbox + c.kv_groups * c.m_warpgroups;
   b.count = b.sums + (c.lse_first == LseFirst::on ? c.kv_groups * c.m_warpgroups : 0);
   return b;
 }
@@ -87,16 +87,16 @@ HEED_HOST_DEVICE constexpr SharedPlan shared_plan(const Config& c, int head_dim)
   p.operand_bytes = boxes * iteration_keys(c) * tile::kBoxRowBytes;
   p.ones = p.ring + c.kv_groups * c.stages * 2 * p.operand_bytes;
   p.rows = p.ones + (c.rowsum == Rowsum::mma ? kMmaK * tile::kBoxRowBytes : 0);
-  p.inbox = p.rows + (c.epilogue == EpilogueStore::tma
+  p.mailbox = p.rows + (c.epilogue == EpilogueStore::tma
                           ? c.kv_groups * c.m_warpgroups * 2 * kWarpgroupRows * slice_columns(c, head_dim)
                           : 0);
   const int pieces = sent_pieces(c.merge_dtype, slice_columns(c, head_dim));
   p.slice_bytes = pieces * piece_bytes();
-  p.inbox_bytes = (num_splits(c) - 1) * (p.slice_bytes + row_sums_bytes(c));
+  p.mailbox_bytes = (num_splits(c) - 1) * (p.slice_bytes + row_sums_bytes(c));
   const int sums = (num_splits(c) - 1) * row_sums_bytes(c);
   p.sums_bytes = c.lse_first == LseFirst::on ? sums : 0;
   p.sent_bytes = (num_splits(c) - 1) * pieces * 16 * kWarpgroupThreads + sums - p.sums_bytes;
-  p.barriers = p.inbox + c.kv_groups * c.m_warpgroups * p.inbox_bytes;
+  p.barriers = p.mailbox + c.kv_groups * c.m_warpgroups * p.mailbox_bytes;
   p.total = p.barriers + 8 * barrier_plan(c).count;
   return p;
 }

@@ -1,7 +1,7 @@
 /// Shared memory of fwd_sm90_split and the bulk tensor loads into it.
 #pragma once
 
-#include "kernels/ptx/global.cuh"
+#include "kernels/codegen.cuh"
 #include "kernels/ptx/mbarrier.cuh"
 #include "kernels/sm90/split/shared_plan.hpp"
 #include "kernels/sm90/tma.cuh"
@@ -67,13 +67,13 @@ struct TmaProducer {
   __device__ __forceinline__ void initialise_barriers() const {
     for (int i = kFirstBarrier + 1; i < kBarriers.freed; ++i) ptx::mbarrier_init(barrier(i), 1);
     for (int i = kBarriers.freed; i < kBarriers.again; ++i) ptx::mbarrier_init(barrier(i), 4 * kMWarpgroups);
-    for (int i = kBarriers.again; i < kBarriers.inbox; ++i) ptx::mbarrier_init(barrier(i), 1);
+    for (int i = kBarriers.again; i < kBarriers.mailbox; ++i) ptx::mbarrier_init(barrier(i), 1);
     // Blocks of a cluster count bytes, parts within a block threads.
     constexpr unsigned kArrivals = kConfig.cluster > 1 || kKvGroups == 1 ? 1 : (kKvGroups - 1) * kWarpgroupThreads;
-    for (int i = kBarriers.inbox; i < kBarriers.count; ++i) ptx::mbarrier_init(barrier(i), kArrivals);
+    for (int i = kBarriers.mailbox; i < kBarriers.count; ++i) ptx::mbarrier_init(barrier(i), kArrivals);
     ptx::fence_mbarrier_init();
     if constexpr (kConfig.cluster > 1)
-      for (int i = kBarriers.inbox; i < kBarriers.count; ++i)
+      for (int i = kBarriers.mailbox; i < kBarriers.count; ++i)
         ptx::mbarrier_arrive_expect_tx(barrier(i), i < kBarriers.sums ? kPlan.sent_bytes : kPlan.sums_bytes);
   }
 
@@ -132,7 +132,7 @@ struct TmaProducer {
     if constexpr (kConfig.gqa == Gqa::off) return head;
     if constexpr (kProblem.specialization.specialize != Specialize::none)
       return static_cast<int>(static_cast<unsigned>(head) / params.group_size);
-    const unsigned group_size = reinterpret_cast<const int*>(&params)[kGroupSizeIndex + ptx::zero_of_lane()];
+    const unsigned group_size = reinterpret_cast<const int*>(&params)[kGroupSizeIndex + opaque_zero()];
     return group_size == 1 ? head : static_cast<int>(static_cast<unsigned>(head) / group_size);
   }
 };

@@ -33,13 +33,6 @@ inline void st_global_if(bool wanted, float* address, float x) {
 inline void st_global_v2_if(bool wanted, void* address, const uint2& x) {
   if (wanted) std::memcpy(address, &x, 8);
 }
-template <class T>
-void settle(T*&) {}
-inline void settle(unsigned&) {}
-inline unsigned zero_of_lane() {
-  return 0;
-}
-inline void settle(float&) {}
 inline unsigned atom_inc_acq_rel_gpu(unsigned* counter, unsigned last) {
   const unsigned before = *counter;
   *counter = before >= last ? 0 : before + 1;

@@ -30,8 +30,6 @@ inline void wgmma_wait_group(int pending) {
     }
   }
 }
-template <int kCount>
-void pin(float (&)[kCount]) {}
 
 struct WarpgroupOperands {
   emulator::Thread* thread;
