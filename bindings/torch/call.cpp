@@ -9,7 +9,7 @@ namespace {
 constexpr const char* kRefusals[] = {
     "nothing",
     "a mask tensor (attn_mask) beside is_causal",
-    "dropout",
+    "dropout on a GPU, or of a probability outside 0 to 1",
     "tensors of fewer than 2 dimensions, or that do not broadcast",
     "an element type other than float16, bfloat16 or float32",
     "tensors of different element types",
@@ -210,6 +210,7 @@ const char* phrase(Refusal refusal) {
 bool may_have_other_form(Refusal refusal) {
   switch (refusal) {
     case Refusal::mask_and_causal:
+    case Refusal::dropout:
     case Refusal::rank:
     case Refusal::sizes:
     case Refusal::empty:

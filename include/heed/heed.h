@@ -297,9 +297,9 @@ typedef struct heed_options {
   const void* image;   /* its binary: a cubin, or on a CPU a shared object; else it is looked for among the programs */
   size_t image_bytes;
   int32_t build;    /* heed_build; on a CPU nothing is built */
-  int32_t debug;    /* 1, or HEED_DEBUG=1 in the environment: each run checks that no value is lost where a `precision`
-                     * quantises it, and fails with HEED_INVALID_ARGUMENT, O written, where one is. A GPU's run
-                     * waits for its stream then, which must not be captured */
+  int32_t debug;    /* 1, or HEED_DEBUG=1 in the environment: each run checks that cu_seqlens, seqused_k and page_table
+                     * fit, and that no value is lost where a `precision` quantises it, O written, and fails with
+                     * HEED_INVALID_ARGUMENT. A GPU's run waits for its stream then, which must not be captured */
   const char* book; /* a book of champions (heed book), which comes before the programs; "" for none. Null: the one
                      * that HEED_BOOK names, else that of $XDG_DATA_HOME/heed or ~/.local/share/heed if there is one */
   heed_parallel_for parallel_for; /* runs a CPU plan as `threads` tasks; null: on threads of the library's own */

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "api/cpu_launcher.hpp"
+#include "api/places.hpp"
 #include "api/plan.hpp"
 #include "api/problem_scales.hpp"
 #include "base/files.hpp"
@@ -94,7 +95,8 @@ std::shared_ptr<CpuThreads> threads_of(int count) {
 
 class CpuPlan final : public Plan {
  public:
-  CpuPlan(const Problem& problem, Choice choice, const LaunchPlan& launch) : Plan(problem, std::move(choice), launch) {
+  CpuPlan(const Problem& problem, Choice choice, const LaunchPlan& launch, bool debug)
+      : Plan(problem, std::move(choice), launch), debug_(debug) {
     choice_.image.reset();
   }
 
@@ -144,6 +146,7 @@ class CpuPlan final : public Plan {
   // With the addresses of a run, whose rows are found where they may be.
   [[nodiscard]] FeatureParams bound_within(const heed_tensors& tensors, void* workspace) const {
     const Addresses at = checked(tensors);
+    if (debug_) expect_places(problem_, {at.cu_seqlens_q, at.cu_seqlens_k, at.seqused_k, at.page_table});
     if (at.cu_seqlens_q != nullptr) expect_within("cu_seqlens_q", at.cu_seqlens_q, problem_.total_q);
     if (at.cu_seqlens_k != nullptr) expect_within("cu_seqlens_k", at.cu_seqlens_k, problem_.total_k);
     const FeatureParams launch = bound(at, workspace);
@@ -158,6 +161,7 @@ class CpuPlan final : public Plan {
                     std::to_string(begins[b]));
   }
 
+  bool debug_;
   std::shared_ptr<LoadedObject> object_;
   std::shared_ptr<CpuLauncher> threads_;
 };
@@ -186,13 +190,14 @@ std::unique_ptr<Copies> make_cpu_copies() {
 
 std::unique_ptr<Plan> make_cpu_plan(const Problem& problem, const Options& options, Choice choice,
                                     const DeviceFacts& device) {
-  if (problem.is_empty || !problem.has_keys) return std::make_unique<CpuPlan>(problem, std::move(choice), LaunchPlan{});
+  if (problem.is_empty || !problem.has_keys)
+    return std::make_unique<CpuPlan>(problem, std::move(choice), LaunchPlan{}, options.debug);
   (void)allow_matrix_unit();
   // Scratch grows with the width of vectors.
   const LaunchPlan launch = choice.variant.plan(problem.workload, dispatch::facts_for(choice.arch, device));
   std::shared_ptr<LoadedObject> object = loaded(choice, launch);
   std::shared_ptr<CpuLauncher> threads = cpu_launcher(options, device, launch.shared_bytes);
-  auto plan = std::make_unique<CpuPlan>(problem, std::move(choice), launch);
+  auto plan = std::make_unique<CpuPlan>(problem, std::move(choice), launch, options.debug);
   plan->load(std::move(object), std::move(threads));
   return plan;
 }

@@ -3,12 +3,15 @@
 
 #ifdef HEED_WITH_CUDA
 
+#include <algorithm>
 #include <array>
 #include <atomic>
+#include <vector>
 
 #include <fmt/format.h>
 
 #include "api/gpu_context.hpp"
+#include "api/places.hpp"
 #include "launch/l2_window.hpp"
 #include "launch/tensor_map.hpp"
 
@@ -66,9 +69,9 @@ L2Limits l2_limits(int ordinal) {
 
 class GpuPlan final : public Plan {
  public:
-  GpuPlan(const Problem& problem, Choice choice, const LaunchPlan& launch, CUcontext context,
+  GpuPlan(const Problem& problem, Choice choice, const LaunchPlan& launch, CUcontext context, bool debug,
           std::optional<L2Limits> l2 = {})
-      : Plan(problem, std::move(choice), launch), cuda_(cuda_driver()), context_(context), l2_(l2) {
+      : Plan(problem, std::move(choice), launch), cuda_(cuda_driver()), context_(context), l2_(l2), debug_(debug) {
     if (!problem_.is_empty && problem_.has_keys) program_ = loaded(context, choice_, launch_);
     choice_.image.reset();
   }
@@ -97,6 +100,7 @@ class GpuPlan final : public Plan {
         write_empty_rows(at, static_cast<CUstream>(stream));
         continue;
       }
+      if (debug_) expect_places_on_device(at, static_cast<CUstream>(stream));
       const FeatureParams params = bound(at, workspace);
       const TensorMaps& maps = launch_.tensor_maps ? maps_of(serial_, params, *launch_.tensor_maps) : no_maps;
       const L2Window kept = l2_ ? l2_window(at.k, k_extent(), at.v, v_extent(), *l2_) : L2Window{};
@@ -127,9 +131,44 @@ class GpuPlan final : public Plan {
             "writing the log-sum-exp");
   }
 
+  // Waits for the stream, whose work may write what is looked at.
+  void expect_places_on_device(const Addresses& at, CUstream stream) const {
+    const std::int64_t batch = problem_.workload.batch;
+    struct Copy {
+      const std::int32_t* from;
+      std::int64_t count;
+      std::vector<std::int32_t> on_host = {};
+    };
+    std::array<Copy, 4> all = {{{at.cu_seqlens_q, batch + 1},
+                                {at.cu_seqlens_k, batch + 1},
+                                {at.seqused_k, batch},
+                                {at.page_table, table_numbers(problem_)}}};
+    if (std::all_of(all.begin(), all.end(), [](const Copy& copy) { return copy.from == nullptr; })) return;
+    require_no_capture(stream);
+    for (Copy& copy : all) {
+      if (copy.from == nullptr) continue;
+      copy.on_host.resize(static_cast<std::size_t>(copy.count));
+      check(cuda_.memcpy_dtoh_async(copy.on_host.data(), reinterpret_cast<CUdeviceptr>(copy.from),
+                                    copy.on_host.size() * sizeof(std::int32_t), stream),
+            "reading lengths and pages");
+    }
+    check(cuda_.stream_synchronize(stream), "waiting for lengths and pages");
+    const auto of = [&](std::size_t i) { return all[i].from == nullptr ? nullptr : all[i].on_host.data(); };
+    expect_places(problem_, {of(0), of(1), of(2), of(3)});
+  }
+  void require_no_capture(CUstream stream) const {
+    CUstreamCaptureStatus capture = CU_STREAM_CAPTURE_STATUS_NONE;
+    check(cuda_.stream_is_capturing(stream, &capture), "asking whether the stream is captured");
+    if (capture != CU_STREAM_CAPTURE_STATUS_NONE)
+      throw Error(ErrorCode::usage,
+                  "with heed_options.debug or HEED_DEBUG=1 a run waits for its stream, which is captured into a graph; "
+                  "capture it without");
+  }
+
   const CudaDriver& cuda_;
   CUcontext context_;
   std::optional<L2Limits> l2_;  // of plans that keep K and V
+  bool debug_;
   std::uint64_t serial_ = next_serial();
   std::shared_ptr<GpuProgram> program_;
 };
@@ -154,11 +193,11 @@ std::unique_ptr<Plan> make_gpu_plan(const Problem& problem, const Options& optio
                                     const DeviceFacts& device) {
   const UsedContext context(problem.ordinal);
   if (problem.is_empty || !problem.has_keys)
-    return std::make_unique<GpuPlan>(problem, std::move(choice), LaunchPlan{}, context.get());
+    return std::make_unique<GpuPlan>(problem, std::move(choice), LaunchPlan{}, context.get(), options.debug);
   const LaunchPlan launch = choice.variant.plan(problem.workload, device);
   std::optional<L2Limits> l2;
   if (options.keeps_kv) l2 = l2_limits(problem.ordinal);
-  return std::make_unique<GpuPlan>(problem, std::move(choice), launch, context.get(), l2);
+  return std::make_unique<GpuPlan>(problem, std::move(choice), launch, context.get(), options.debug, l2);
 }
 
 }  // namespace heed::api

@@ -233,6 +233,7 @@ class CpuFamily final : public Family {
       c.rescale = plain.rescale;
       c.loop_order = plain.loop_order;
     }
+    if (c.lanes == cpu::Lanes::queries) c.split_keys = 0;
     if (c.unit == cpu::Unit::matrix) {  // what only the vector unit's loops have
       const cpu::Config plain;
       c.tile_rows = plain.tile_rows;

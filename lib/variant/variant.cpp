@@ -121,7 +121,13 @@ Variant parse_variant(std::string_view text, const Workload& workload, const Dev
     throw Error(ErrorCode::unsupported,
                 fmt::format("{} cannot run {}: {}", family.name(), to_string(workload), *reason), to_string(workload));
   const Config defaults = values_of(make_variant(family, family.default_config(workload, device), workload));
-  return variant_of(family, parse_config(variant_knobs(family), defaults, knobs), workload);
+  Variant named = variant_of(family, parse_config(variant_knobs(family), defaults, knobs), workload);
+  if (!named.is_illegal(workload, device)) return named;
+  // A default's value that contradicts a named one gives way, as split_keys does beside lanes=queries.
+  Variant reconciled = canonical(named, workload);
+  const Config values = values_of(reconciled);
+  const bool keeps_named = parse_config(variant_knobs(family), values, knobs) == values;
+  return keeps_named && !reconciled.is_illegal(workload, device) ? reconciled : named;
 }
 
 std::string describe(const Variant& variant) {

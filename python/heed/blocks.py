@@ -1,6 +1,6 @@
 """Lists of the blocks of keys that blocks of rows see: the block_mask of heed.attention, from the forms that others have.
 
-Everything is computed on the tensors' device, and nothing waits for it.
+Everything but named patterns is computed on the tensors' device, and nothing waits for it.
 """
 
 from dataclasses import dataclass
@@ -71,6 +71,30 @@ class BlockMask:
             indices = indices.new_zeros(1)
         places = indptr[..., :-1, None] + torch.arange(key_blocks, device=indptr.device)
         return cls(indptr.diff(dim=-1).clamp(min=0), indices[places.clamp(0, indices.shape[0] - 1)], *_sizes(block_size))
+
+    @classmethod
+    def from_pattern(cls, pattern, len_q, len_k, *, alignment="bottom_right", batch=1, heads=1, device="cpu"):
+        """From the text of a pattern, "SIZE/PARTS" as a workload has it behind `blocks=`: "64/longformer", "128/bigbird@7", "64x128/dilated2x3+global1".
+
+        pattern      SIZE is 64, 128, or rows x keys; PARTS are windowN (N blocks on either side of the own ones), dilatedNxM (every M-th), globalN (the first N blocks
+                     for all rows, and all for the first N blocks of rows), randomN (N drawn for each block of rows), strideN, wavefrontN (anti-diagonals) and
+                     densityP, joined by +; longformer is window4+global1, bigbird window1+global2+random3. @SEED follows drawn ones, and /b, /h or /bh gives
+                     entries or heads lists of their own
+        len_q, len_k rows and keys
+        alignment    "bottom_right" or "top_left": which key is a row's own
+        batch, heads of the call, where the pattern has lists for each
+
+        A seed draws the same blocks on every machine and in `heed verify --shape ..:blocks=..`. Raises ValueError for a text that is no pattern.
+        """
+        from heed import block_patterns
+
+        if alignment not in ("bottom_right", "top_left"):
+            raise ValueError(f'heed.BlockMask: alignment must be "bottom_right" or "top_left", not {alignment!r}')
+        if min(len_q, len_k, batch, heads) < 1:
+            raise ValueError(f"heed.BlockMask: len_q {len_q}, len_k {len_k}, batch {batch} and heads {heads} must be 1 or more")
+        parsed = block_patterns.parse(pattern)
+        blocks = block_patterns.blocks_of(parsed, len_q, len_k, alignment, batch, heads)
+        return cls.from_blocks(blocks.to(device), (parsed.rows, parsed.keys))
 
     @classmethod
     def from_flex(cls, block_mask):

@@ -1,4 +1,4 @@
-"""What the arena lets run on calls with features: Heed, PyTorch's backends with a mask tensor, FlexAttention, ragged attention.
+"""What the arena lets run on calls with features: Heed, PyTorch's backends with a mask tensor, FlexAttention, ragged attention, FlashInfer.
 
 A contender has a name and `prepare(tensors)`, of heed.feature_calls.CallTensors: a function of (q, k, v) that returns o, or Refused.
 """
@@ -8,7 +8,7 @@ import math
 
 import torch
 
-from heed import c_api, features, launch
+from heed import c_api, features, flashinfer_contender, launch
 from heed.contenders import Refused
 from heed.feature_calls import BLOCK
 from heed.reference import DTYPES
@@ -260,5 +260,5 @@ class Varlen:
 
 def contenders(binaries):
     """Everything that takes part beside Heed."""
-    return [HeedDense(binaries), *map(SdpaMask, ("MATH", "EFFICIENT_ATTENTION", "CUDNN_ATTENTION", "FLASH_ATTENTION")), Flex(), Varlen()]
+    return [HeedDense(binaries), *map(SdpaMask, ("MATH", "EFFICIENT_ATTENTION", "CUDNN_ATTENTION", "FLASH_ATTENTION")), Flex(), Varlen(), flashinfer_contender.FlashInfer()]
 

@@ -1,4 +1,4 @@
-"""Calls of scaled_dot_product_attention that are other calls: of more than four dimensions, with a scale of zero or less, without elements.
+"""Calls of scaled_dot_product_attention that are other calls: of more than four dimensions, with a scale of zero or less, with dropout, without elements.
 
 PyTorch computes the least usual of them by torch.matmul, whose rules of broadcasting hold here.
 https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.scaled_dot_product_attention.html

@@ -47,7 +47,7 @@ def attention(
     alignment    which key is a query's own, where len_q and len_k differ and there is a mask: "top_left" (key i for query i, as
                  is_causal of PyTorch has it) or "bottom_right" (key i + len_k - len_q, as FlashAttention has it). With key_lengths, len_k
                  is each entry's own.
-    scale        of the scores; 1 / sqrt(dim) by default.
+    scale        of the scores; 1 / sqrt(dim) by default. One of zero or less takes a copy of the queries.
     softcap      scaled scores become softcap * tanh(score / softcap); 0 for none.
     bias         added to the capped scores, or a boolean mask that is True for a visible key: bool, float16, bfloat16 or float32, of sizes
                  that broadcast to (batch, heads, len_q, len_k), any strides. Minus infinity and the least finite number of its type hide.
@@ -228,6 +228,7 @@ def _checked_call(query, key, value, causal, window, alignment, scale, f, page_l
     """The tensors, with pools as (pages, heads_kv, page_size, dim), (mask, window_left, window_right, scale), and quantised.Scales or None."""
     name = "heed.attention()"
     _check_tensors(name, query, key, value, 4, 4)
+    query, scale = _of_positive_scale(query, scale)
     batch, heads, len_q, dim = query.shape
     if f.page_table is None:
         if max_len_k is not None:
@@ -252,6 +253,7 @@ def _checked_ragged_call(query, key, value, causal, window, alignment, scale, f,
     name = "heed.attention_varlen()"
     paged = f.page_table is not None
     _check_tensors(name, query, key, value, 3, 4 if paged else 3)
+    query, scale = _of_positive_scale(query, scale)
     if paged != (f.cu_seqlens_k is None):
         raise ValueError(f"{name}: keys are found by cu_seqlens_k or by page_table; give one of them")
     if f.key_lengths is not None and not paged:
@@ -271,6 +273,13 @@ def _checked_ragged_call(query, key, value, causal, window, alignment, scale, f,
     features.checked(name, query, sizes, f)
     scales = quantised.checked(name, query, key, value, *of_scales, sizes, f)
     return query, key, value, _masking(name, f.max_len_q, f.max_len_k, False, causal, window, alignment, scale), scales
+
+
+def _of_positive_scale(query, scale):
+    """Queries and a scale above zero of the same scores, where the scale is zero or less: products of negated numbers are the negated ones to the last bit."""
+    if scale is None or not -math.inf < scale <= 0 or quantised.is_quantised(query):
+        return query, scale
+    return (-query, -scale) if scale < 0 else (query * 0, 1.0)
 
 
 def _check_tensors(name, query, key, value, dims, key_dims):
@@ -299,7 +308,7 @@ def _check_sizes(name, query, key, value, size):
 def _masking(name, len_q, len_k, same_lengths, causal, window, alignment, scale):
     """(mask, window_left, window_right, scale) of heed::forward. Raises ValueError."""
     if scale is not None and not 0 < scale < math.inf:
-        raise ValueError(f"{name}: the scale is {scale}; it must be a positive number, or None for 1 / sqrt(dim)")
+        raise ValueError(f"{name}: the scale is {scale}; it must be finite, above zero beside queries of 8 bits, or None for 1 / sqrt(dim)")
     left, right = (-1 if bound is None else bound for bound in (window or (None, None)))
     if left < -1 or right < -1:
         raise ValueError(f"{name}: window is {window}; both numbers of keys must be 0 or more, or None for all")

@@ -168,7 +168,8 @@ def _setup_features(ctx, inputs, output):
 def backward_features(ctx, *grads):
     """Gradients of Q, K, V, bias, sinks and slopes of heed::forward_features: by PyTorch's kernel where a bias is all that a call has and the kernel has a gradient
     for it, else by PyTorch's operators with all scores at once, differentiable in turn."""
-    tensors, outputs = ctx.saved_tensors[: len(ctx.places)], ctx.saved_tensors[len(ctx.places) :]
+    saved = ctx.saved_tensors  # torch.utils.checkpoint lets them be read once
+    tensors, outputs = saved[: len(ctx.places)], saved[len(ctx.places) :]
     arguments = list(ctx.arguments)
     for place, tensor in zip(ctx.places, tensors):
         arguments[place] = tensor

@@ -145,9 +145,9 @@ def in_other_form(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=Fa
     """O of a call of scaled_dot_product_attention that is refused as it is and has another form (heed.forms): by Heed, or by PyTorch where Heed has no kernel for
     that form either, and counted so. None, and not counted, where it has no other form."""
     call = query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa
-    if backend_selection():
+    if backend_selection() or not 0 <= dropout_p <= 1 or (dropout_p > 0 and query.device.type != "cpu"):
         return None
-    if attn_mask is not None and is_causal and not forms.takes_mask_beside_causal(query, key, value, attn_mask, scale, enable_gqa):
+    if attn_mask is not None and is_causal and (dropout_p > 0 or not forms.takes_mask_beside_causal(query, key, value, attn_mask, scale, enable_gqa)):
         return None
     form = forms.plain(query, key, value, attn_mask, scale, enable_gqa)
     of_four = form and lifted(form.query, form.key, form.value, form.attn_mask, enable_gqa)
@@ -161,15 +161,23 @@ def in_other_form(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=Fa
         operators.native.heed_torch_count(True, b"", b"tensors without elements")
         return form.unfolded(forms.WithoutElements.apply((*q.shape[:3], v.shape[3]), q, k, v, mask))
     has_both = mask is not None and is_causal
-    reason = _refusal(q, k, v, mask, dropout_p, is_causal, form.scale, enable_gqa, needs_gradient or has_both, True)
+    reason = _refusal(q, k, v, mask, 0.0, is_causal, form.scale, enable_gqa, needs_gradient or has_both or dropout_p > 0, True)
     if reason:
         return None if reason in operators.MAY_HAVE_OTHER_FORM else operators.hand_back(*call, reason)
     masking = unfused.CAUSAL_TOP_LEFT if is_causal else unfused.NONE, -1, -1, form.scale
+    if dropout_p > 0:
+        return form.unfolded(_forward_features(q, k, v, *masking, bias=mask, dropout_p=dropout_p, dropout_seed=drawn_seed())[0])
     if needs_gradient:
         return form.unfolded((Attention.apply(q, k, v, *masking) if mask is None else BiasedAttention.apply(q, k, v, mask, *masking))[0])
     if has_both:
         return form.unfolded(_forward_features(q, k, v, *masking, bias=mask)[0])
     return form.unfolded(_sdpa(q, k, v, mask, 0.0, is_causal, scale=form.scale, enable_gqa=enable_gqa))
+
+
+def drawn_seed():
+    """The dropout_seed of a call of scaled_dot_product_attention on a CPU: of PyTorch's generator, so that torch.manual_seed and
+    torch.utils.checkpoint make the same call drop the same."""
+    return int(torch.randint(2**62, (), dtype=torch.int64, device="cpu"))
 
 
 def _fits(q, k, v, mask, enable_gqa):

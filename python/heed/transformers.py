@@ -12,10 +12,10 @@ https://huggingface.co/docs/transformers/attention_interface
 | no mask, a causal mask, a window, chunks of a prefill | a kernel of Heed |
 | padding, packed sequences, a user's mask or a position bias, as a tensor | the same, where no gradient is wanted |
 | softcap or sinks beside any of these | the same; a gradient is computed by PyTorch's operators |
-| dropout | PyTorch's scaled_dot_product_attention |
+| dropout | heed.scaled_dot_product_attention: on a CPU Heed, on a GPU PyTorch |
 | dropout beside softcap or sinks | PyTorch's operators, as "eager" does |
 
-heed.report() counts the last two as handed back.
+heed.report() counts the last one, and what goes to PyTorch, as handed back.
 """
 
 import inspect

@@ -26,11 +26,12 @@ class CpuFeatures : public ::testing::Test {
   static void TearDownTestSuite() { delete folder_; }
 
   static std::string file() { return folder_->file("heed.programs"); }
-  static heed_plan* plan_of(const heed_problem& problem) {
+  static heed_plan* plan_of(const heed_problem& problem, int debug = 0) {
     static const std::string path = file();
     heed_options o;
     heed_options_init(&o);
     o.programs = path.c_str();
+    o.debug = debug;
     heed_plan* plan = nullptr;
     EXPECT_EQ(heed_plan_create(&problem, &o, &plan), HEED_OK) << heed_last_error();
     return plan;
@@ -189,6 +190,19 @@ TEST_F(CpuFeatures, NumbersThatCannotBeCountAsTheNearest) {
   };
   const auto last = static_cast<std::int32_t>(p.pages - 1);
   EXPECT_EQ(output({-7, 4000}, {0, 0, 0, -1, -9, 1, 1 << 30, -1}), output({0, 21}, {0, 0, 0, 0, 0, 1, last, 0}));
+}
+
+TEST_F(CpuFeatures, NumbersThatCannotBeAreNamedInDebugging) {
+  FeatureCase one("b2h2l9k21d16:fp32:key_lengths:page=8");
+  heed_tensors t = one.tensors();
+  const std::vector<std::int32_t> lengths = {21, 3}, pages = {0, 1, 5, 99, -1, -1};
+  t.seqused_k = lengths.data();
+  t.page_table = pages.data();
+  heed_plan* plan = plan_of(one.problem(), 1);
+  std::vector<unsigned char> room(1 << 16);
+  expect_status(heed_plan_run(plan, &t, room.data(), nullptr), HEED_INVALID_ARGUMENT,
+                "page_table[3] is 99; there are pages 0 to 5");
+  heed_plan_destroy(plan);
 }
 
 TEST_F(CpuFeatures, RowsWithoutKeysHaveTheirSink) {

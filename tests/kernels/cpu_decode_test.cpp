@@ -122,5 +122,17 @@ TEST(CpuDecodeKnobs, SayWhereTheyAreLegal) {
               ::testing::HasSubstr("split_keys=512 needs lanes=columns"));
 }
 
+// The default for few queries divides keys, which queries in the lanes do not.
+TEST(CpuDecodeKnobs, GiveWayToNamedOnes) {
+  const DeviceFacts device = cpu_facts();
+  for (const char* text : {"b1h8hkv2l1k256d64", "b1h8hkv2l4k256d64:fp32:causal_bottom_right:window=100"}) {
+    const Workload w = parse_workload(text);
+    EXPECT_THAT(describe(parse_variant("fwd_cpu", w, device)), ::testing::HasSubstr("lanes=columns,split_keys=512"));
+    const Variant named = parse_variant("fwd_cpu:unit=vector,lanes=queries", w, device);
+    EXPECT_EQ(named.is_illegal(w, device).value_or("legal"), "legal");
+    EXPECT_THAT(describe(named), ::testing::HasSubstr("lanes=queries,split_keys=0"));
+  }
+}
+
 }  // namespace
 }  // namespace heed

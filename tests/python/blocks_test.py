@@ -154,5 +154,53 @@ class Forms(unittest.TestCase):
                 make()
 
 
+class Patterns(unittest.TestCase):
+    # What the text of a workload with these blocks lists: block_lists of lib/workload/blocks.cpp.
+    LISTS = {
+        ("64/bigbird@7", 512): ([0, 1, 2, 3, 4, 5, 6, 7],) * 2 + ([0, 1, 2, 3, 4], [0, 1, 2, 3, 4, 5, 7], [0, 1, 3, 4, 5, 7], [0, 1, 4, 5, 6], [0, 1, 3, 5, 6, 7], [0, 1, 3, 4, 5, 6, 7]),
+        ("64/density0.4@9", 256): ([0], [0], [1], []),
+        ("128/window1+global1", 512): ([0, 1, 2, 3], [0, 1, 2], [0, 1, 2, 3], [0, 2, 3]),
+        ("64/dilated1x2", 256): ([0, 2], [1, 3], [0, 2], [1, 3]),
+        ("64/stride3", 256): ([0, 3], [1], [2], [0, 3]),
+        ("64/wavefront3", 256): ([0, 3], [2], [1], [0, 3]),
+    }
+
+    def test_lists(self):
+        for (text, length), lists in self.LISTS.items():
+            mask = heed.BlockMask.from_pattern(text, length, length)
+            blocks = mask.listed(-(-length // mask.keys))[0, 0]
+            self.assertEqual([row.nonzero().flatten().tolist() for row in blocks], list(lists), text)
+        self.assertEqual(heed.BlockMask.from_pattern("64x128/bigbird@3/bh", 300, 500, batch=2, heads=HEADS).counts.shape, (2, HEADS, 5))
+        causal = heed.BlockMask.from_pattern("64/window0", 128, 256), heed.BlockMask.from_pattern("64/window0", 128, 256, alignment="top_left")
+        self.assertEqual([mask.indices[0, 0, :, 0].tolist() for mask in causal], [[2, 3], [0, 1]])
+
+    def test_a_call(self):
+        q, k, v = tensors((1, HEADS, HEADS, 256, 256, 64, 64), torch.float32, "cpu")
+        for text in ("64/longformer", "64/bigbird@7/h", "64/dilated1x2+global1", "64/wavefront2"):
+            mask = heed.BlockMask.from_pattern(text, 256, 256, heads=HEADS)
+            wanted = torch.nn.functional.scaled_dot_product_attention(q, k, v, spread(mask.listed(4), 64, 256, 256))
+            torch.testing.assert_close(heed.attention(q, k, v, block_mask=mask), wanted, atol=1e-5, rtol=1e-4)
+
+    def test_texts_that_are_no_pattern_are_named(self):
+        for text, words in (
+            ("32/longformer", '"32" .* is no size'),
+            ("64/tornado3", '"tornado3" is no part'),
+            ("64/window", '"window" is no part'),
+            ("64/global0", '"global0" is no part'),
+            ("64/dilated2x1", '"dilated2x1" is no part'),
+            ("64/density1.5", '"density1.5" is no part'),
+            ("64/window1+dilated2x2", "says again"),
+            ("64/window1@7", "no part that is drawn"),
+            ("64/bigbird@0", "is no seed"),
+            ("64/bigbird@7/x", "are no dimensions"),
+        ):
+            with self.assertRaisesRegex(ValueError, words):
+                heed.BlockMask.from_pattern(text, 256, 256)
+        with self.assertRaisesRegex(ValueError, "alignment"):
+            heed.BlockMask.from_pattern("64", 256, 256, alignment="left")
+        with self.assertRaisesRegex(ValueError, "len_k 0"):
+            heed.BlockMask.from_pattern("64", 256, 0)
+
+
 if __name__ == "__main__":
     unittest.main()

@@ -3,6 +3,7 @@
 import os
 import tempfile
 import unittest
+import unittest.mock
 from dataclasses import replace
 
 from heed import feature_suites
@@ -115,6 +116,117 @@ class Calls(unittest.TestCase):
         self.assertTrue(run.other_result)
         with self.assertRaises(self.contenders.Refused):
             self.contenders.HeedDense(self.binaries).prepare(self.tensors(KINDS["ragged"])[0])
+
+
+class FakeFlashInfer:
+    """What flashinfer's wrappers are documented to compute, of rows (rows, heads, dim), unfused and in float64: masks at the bottom right."""
+
+    def __init__(self, torch):
+        class Wrapper:
+            def __init__(self, workspace, *layout, use_tensor_cores=False):
+                assert workspace.dtype == torch.uint8 and layout in ((), ("NHD",))
+
+            def attend(self, q, k, v, seen=None):
+                group = q.shape[1] // k.shape[1]
+                q, k, v = q.double(), k.double().repeat_interleave(group, 1), v.double().repeat_interleave(group, 1)
+                scores = torch.einsum("qhd,khd->hqk", q, k) * self.named["sm_scale"]
+                if cap := self.named["logits_soft_cap"]:
+                    scores = cap * torch.tanh(scores / cap)
+                own = torch.arange(len(q))[:, None] + len(k) - len(q)
+                shown = torch.ones(len(q), len(k), dtype=torch.bool) if seen is None else seen
+                shown = shown & ~(self.named.get("causal", False) & (torch.arange(len(k)) > own))
+                if (left := self.named.get("window_left", -1)) >= 0:
+                    shown = shown & (torch.arange(len(k)) >= own - left)
+                return torch.einsum("hqk,khd->qhd", scores.masked_fill(~shown, -torch.inf).softmax(-1), v).to(self.named["q_data_type"])
+
+            def of_pages(self, q, pools, begins, numbers, last):
+                for b, rows in enumerate(q):
+                    own = numbers[begins[b] : begins[b + 1]].long()
+                    end = (len(own) - 1) * self.page + int(last[b])
+                    yield self.attend(rows, *(pool[own].flatten(0, 1)[:end] for pool in pools))
+
+        class Ragged(Wrapper):
+            def plan(self, q_begins, k_begins, heads, heads_kv, dim, **named):
+                self.begins, self.named = (q_begins, k_begins), named
+
+            def run(self, q, k, v):
+                q, k, v = (x.tensor_split(begins[1:-1].long()) for x, begins in zip((q, k, v), (*self.begins, self.begins[1])))
+                return torch.cat([self.attend(*one) for one in zip(q, k, v)])
+
+        class Decode(Wrapper):
+            def plan(self, *places, **named):
+                *self.places, _, _, _, self.page = places
+                self.named = named
+
+            def run(self, q, pools):
+                return torch.cat(list(self.of_pages(q[:, None], pools, *self.places)))
+
+        class Paged(Wrapper):
+            def plan(self, q_begins, *places, **named):
+                *self.places, _, _, _, self.page = places
+                self.begins, self.named = q_begins, named
+
+            def run(self, q, pools):
+                return torch.cat(list(self.of_pages(q.tensor_split(self.begins[1:-1].long()), pools, *self.places)))
+
+        class Blocks(Wrapper):
+            def plan(self, indptr, indices, rows, keys, block_rows, block_keys, heads, heads_kv, dim, **named):
+                listed = torch.zeros(rows // block_rows, keys // block_keys, dtype=torch.bool)
+                for row in range(len(listed)):
+                    listed[row, indices[indptr[row] : indptr[row + 1]].long()] = True
+                self.seen, self.named = listed.repeat_interleave(block_rows, 0).repeat_interleave(block_keys, 1), named
+
+            def run(self, q, k, v):
+                return self.attend(q, k, v, self.seen)
+
+        self.BatchPrefillWithRaggedKVCacheWrapper, self.BatchDecodeWithPagedKVCacheWrapper = Ragged, Decode
+        self.BatchPrefillWithPagedKVCacheWrapper, self.BlockSparseAttentionWrapper = Paged, Blocks
+
+
+class FlashInfer(unittest.TestCase):
+    """What the arena gives FlashInfer is the call that it measures."""
+
+    SERVED = {
+        **{kind: KINDS[kind] for kind in ("window", "softcap", "ragged", "pages")},
+        "grouped heads": small(),
+        "a token from pages": replace(small(key_lengths="uniform", page=64), len_q=1),
+        "blocks": replace(small(blocks="window_global"), batch=1, len_q=1280, len_k=1280),
+    }
+
+    def judge(self, call, module):
+        import torch
+
+        from heed import feature_calls, flashinfer_contender
+
+        t = feature_calls.CallTensors(call, "cpu", 3)
+        q, k, v = t.new_set(torch.Generator().manual_seed(1))
+        with unittest.mock.patch.dict("sys.modules", {"flashinfer": module}):
+            run = flashinfer_contender.FlashInfer().prepare(t)
+        return feature_calls.Reference(t, q, k, v, 1).judge(run(q, k, v))
+
+    def test_calls(self):
+        import torch
+
+        for kind, call in self.SERVED.items():
+            with self.subTest(kind):
+                error = self.judge(call, FakeFlashInfer(torch))
+                self.assertTrue(error["pass"], error)
+
+    def test_what_it_is_not_given(self):
+        import torch
+
+        from heed.contenders import Refused
+
+        fake = FakeFlashInfer(torch)
+        for kind, words in (("sinks", "no sinks"), ("bias", "no bias"), ("alibi", "no alibi"), ("prefix", "no prefix"), ("lengths", "of pages"), ("blocks by head", "for all heads"), ("BigBird", "for all heads")):
+            with self.subTest(kind), self.assertRaisesRegex(Refused, words):
+                self.judge(KINDS[kind], fake)
+        with self.assertRaisesRegex(Refused, "whole blocks"):
+            self.judge(replace(KINDS["Longformer"], batch=1), fake)
+        with self.assertRaisesRegex(Refused, "bottom right"):
+            self.judge(replace(KINDS["causal"], len_k=300), fake)
+        with self.assertRaisesRegex(Refused, "cannot be imported"):
+            self.judge(small(), None)
 
 
 if __name__ == "__main__":

@@ -201,12 +201,25 @@ class Refusals(unittest.TestCase):
         self.refused(ValueError, "key is", q, k[..., :32], v)
         self.refused(ValueError, "value is", q, k, v[:, :, :4])
         self.refused(ValueError, "4 query heads do not divide among 3", q, torch.zeros(1, 3, 8, 64), torch.zeros(1, 3, 8, 64))
-        self.refused(ValueError, "the scale is 0", scale=0)
+        self.refused(ValueError, "the scale is inf", scale=math.inf)
         self.refused(ValueError, "the scale is nan", scale=math.nan)
         self.refused(ValueError, "window is", window=(-2, 0))
         self.refused(ValueError, "after it", causal=True, window=(1, 1))
         self.refused(ValueError, "alignment is 'left'", causal=True, alignment="left")
         self.refused(ValueError, "needs alignment", q[:, :, :3], k, v, causal=True)
+
+    def test_scales_of_zero_and_less(self):
+        for scale in (-0.3, 0.0, -0.0):
+            leaves = [tensor.clone().requires_grad_() for tensor in (self.q, self.k, self.v)]
+            o = heed.attention(*leaves, scale=scale, causal=True)
+            wanted = torch.nn.functional.scaled_dot_product_attention(*leaves, scale=scale, is_causal=True)
+            torch.testing.assert_close(o, wanted, atol=1e-5, rtol=1e-4)
+            torch.testing.assert_close(torch.autograd.grad(o.sin().sum(), leaves), torch.autograd.grad(wanted.sin().sum(), leaves), atol=1e-5, rtol=1e-4)
+        features = {"softcap": 3.0, "sinks": torch.zeros(self.q.shape[1])}
+        self.assertTrue(torch.equal(heed.attention(self.q, self.k, self.v, scale=-0.3, **features), heed.attention(-self.q, self.k, self.v, scale=0.3, **features)))
+        rows, begins = torch.randn(9, 4, 64), torch.tensor([0, 4, 9])
+        o = heed.attention_varlen(rows, rows, rows, cu_seqlens_q=begins, cu_seqlens_k=begins, max_len_q=5, max_len_k=5, scale=0.0)
+        torch.testing.assert_close(o, torch.cat([part.mean(0, keepdim=True).expand(len(part), 4, 64) for part in rows.split([4, 5])]), atol=1e-5, rtol=1e-4)
 
     def test_what_no_kernel_computes(self):
         self.refused(NotImplementedError, "fp32_d300", *(torch.zeros(1, 1, 8, 300) for _ in range(3)))

@@ -219,5 +219,63 @@ class Calls(unittest.TestCase):
                 torch.testing.assert_close(got, F.scaled_dot_product_attention(*leaves), atol=1e-5, rtol=1e-4)
 
 
+class Dropout(unittest.TestCase):
+    """dropout_p of PyTorch's function on a CPU: seeded by torch.manual_seed, what is dropped that of heed.attention with that seed."""
+
+    def setUp(self):
+        self.q, self.k, self.v = (torch.randn(2, 4, length, 16, generator=torch.Generator().manual_seed(seed)) for seed, length in ((1, 6), (2, 9), (3, 9)))
+        heed.reset_report()
+
+    def served(self, *tensors, seed=5, **named):
+        torch.manual_seed(seed)
+        with heed.sdpa():
+            o = F.scaled_dot_product_attention(*tensors, **named)
+        self.assertEqual((heed.report().served, heed.report().handed_back), (1, 0), str(heed.report()))
+        heed.reset_report()
+        return o
+
+    def definition(self, q, k, v, p, seed=5, mask=None):
+        torch.manual_seed(seed)
+        kept = heed.dropout_mask(p, int(torch.randint(2**62, ())), 0, (*q.shape[:3], k.shape[2]))
+        scores = q.double() @ k.double().transpose(-1, -2) / 4 + (0 if mask is None else mask)
+        return ((scores.softmax(-1) * kept / (1 - p)) @ v.double()).to(q.dtype)
+
+    def test_what_is_dropped(self):
+        q, k, v = self.q, self.k, self.v
+        for p in (0.1, 0.7):
+            torch.testing.assert_close(self.served(q, k, v, dropout_p=p), self.definition(q, k, v, p), atol=1e-5, rtol=1e-4)
+        mask = torch.randn(6, 9, generator=torch.Generator().manual_seed(4))
+        torch.testing.assert_close(self.served(q, k, v, mask, dropout_p=0.3), self.definition(q, k, v, 0.3, mask=mask), atol=1e-5, rtol=1e-4)
+        torch.testing.assert_close(self.served(q[0], k[0], v[0], dropout_p=0.3), self.definition(q[:1], k[:1], v[:1], 0.3)[0], atol=1e-5, rtol=1e-4)
+        self.assertFalse(self.served(q, k, v, dropout_p=1.0).any())
+
+    def test_one_seed_is_one_result_and_another_another(self):
+        q, k, v = self.q, self.k, self.v
+        one = self.served(q, k, v, is_causal=True, dropout_p=0.5)
+        self.assertTrue(torch.equal(one, self.served(q, k, v, is_causal=True, dropout_p=0.5)))
+        self.assertFalse(torch.equal(one, self.served(q, k, v, is_causal=True, dropout_p=0.5, seed=6)))
+        torch.manual_seed(5)
+        with heed.sdpa():
+            both = [F.scaled_dot_product_attention(q, k, v, is_causal=True, dropout_p=0.5) for _ in range(2)]
+        self.assertTrue(torch.equal(one, both[0]) and not torch.equal(*both))
+
+    def test_gradients_drop_the_same(self):
+        leaves = [tensor.clone().requires_grad_() for tensor in (self.q, self.k, self.v)]
+        wanted = torch.autograd.grad(self.definition(*leaves, 0.4).sin().sum(), leaves)
+        for call in (F.scaled_dot_product_attention, lambda *rest, **named: torch.utils.checkpoint.checkpoint(F.scaled_dot_product_attention, *rest, use_reentrant=False, **named)):
+            torch.manual_seed(5)
+            with heed.sdpa():
+                got = torch.autograd.grad(call(*leaves, dropout_p=0.4).sin().sum(), leaves)
+            self.assertEqual(heed.report().handed_back, 0, str(heed.report()))
+            torch.testing.assert_close(got, wanted, atol=1e-5, rtol=1e-4)
+
+    def test_what_is_no_probability_is_refused_by_pytorch(self):
+        for p in (-0.1, 1.5):
+            with heed.sdpa(), self.assertRaises(RuntimeError):
+                F.scaled_dot_product_attention(self.q, self.k, self.v, dropout_p=p)
+        with heed.sdpa(), self.assertRaises(RuntimeError):  # as without dropout, where PyTorch has no fused kernel
+            F.scaled_dot_product_attention(self.q, self.k, self.v, torch.zeros(6, 9), dropout_p=0.1, is_causal=True)
+
+
 if __name__ == "__main__":
     unittest.main()

@@ -237,15 +237,14 @@ class Gradients(unittest.TestCase):
                     self.check(model, {"input_ids": tokens(), "use_cache": False})
                 self.assertEqual(heed.report().handed_back, 0)
 
-    def test_dropout_is_pytorchs(self):
-        model = made("llama", attention_dropout=0.5).train()
-        self.check(model, inputs("llama"), "sdpa", seed=7)
-        self.assertEqual(heed.report().served, 0)
-        for name in ("mistral", "gpt_oss"):
-            model = made(name, attention_dropout=0.5).train()
-            heed.reset_report()
-            self.assertTrue(all(gradient.isfinite().all() for gradient in self.gradients(model, "heed", inputs(name)).values()))
-            self.assertEqual(heed.report().served, 0)
+    def test_dropout(self):
+        for name, is_served in (("llama", True), ("mistral", True), ("gpt_oss", False)):  # beside sinks PyTorch's operators
+            with self.subTest(model=name):
+                model = made(name, attention_dropout=0.5).train()
+                heed.reset_report()
+                gradients = self.gradients(model, "heed", inputs(name))
+                self.assertTrue(all(gradient.isfinite().all() for gradient in gradients.values()))
+                self.assertEqual((heed.report().served > 0, heed.report().handed_back > 0), (is_served, not is_served), str(heed.report()))
 
 
 class Compilation(unittest.TestCase):
