@@ -53,15 +53,7 @@ void expect_sanitized(const AdoptOptions& o, std::int64_t id) {
         id,
         "edits of a GPU's kernels are adopted after compute-sanitizer's four tools saw them, and there is no GPU here; "
         "--unsanitized leaves them out");
-  std::vector<std::string> arguments = {self_executable(),
-                                        "verify",
-                                        fmt::format("t{}", id),
-                                        "--device",
-                                        "cuda",
-                                        "--launch-limit",
-                                        std::to_string(o.sanitize_limit_s)};
-  if (!o.store.path.empty()) arguments.insert(arguments.end(), {"--db", o.store.path});
-  for (const Sanitized& one : sanitize(arguments, o.sanitize_limit_s))
+  for (const Sanitized& one : sanitize(gate_of_trial(id, o.store.path, o.sanitize_limit_s), o.sanitize_limit_s))
     if (!one.passed) refuse(id, fmt::format("{}: {}", one.tool, one.reason));
 }
 

@@ -56,13 +56,13 @@ DeviceSelection select_gpus(const std::string& list, const std::vector<DeviceNum
     chosen.devices.push_back({fmt::format("GPU {}", gpu), placement});
     near.push_back(processors_near(bus_of_gpu(gpu)));
   }
-  if (chosen.devices.size() > 1) {
-    const std::vector<int> allowed = allowed_processors();
-    const ProcessorDivision division = divide_processors(cores_of(allowed), near);
-    for (std::size_t i = 0; i < chosen.devices.size() && division.reserves(); ++i) {
-      chosen.devices[i].placement.workers = division.workers[i];
-      chosen.devices[i].placement.host = division.shared;
-    }
+  const std::vector<int> allowed = allowed_processors();
+  const ProcessorDivision division = divide_processors(cores_of(allowed), near);
+  for (std::size_t i = 0; i < chosen.devices.size() && division.reserves(); ++i) {
+    chosen.devices[i].placement.workers = division.workers[i];
+    chosen.devices[i].placement.host = division.shared;
+  }
+  if (chosen.devices.size() > 1)
     chosen.remark =
         division.reserves()
             ? fmt::format("each GPU has a core for what launches; processors {} compile, and compare outputs",
@@ -71,7 +71,6 @@ DeviceSelection select_gpus(const std::string& list, const std::vector<DeviceNum
                   "{} processors are too few to keep a core for each of {} GPUs: host work for one "
                   "may disturb what another one times",
                   allowed.size(), chosen.devices.size());
-  }
   // Before any thread is there. PyTorch and readers of counters then work on the first GPU, too.
   ::setenv("CUDA_VISIBLE_DEVICES", chosen.devices.front().placement.visible.c_str(), 1);
   return chosen;

@@ -6,14 +6,17 @@
 #include "cli/book_add.hpp"
 #include "cli/devices.hpp"
 #include "cli/evolve.hpp"
+#include "cli/stored_trial.hpp"
 #include "evolve/run.hpp"
+#include "process/sanitizer.hpp"
 #include "process/shell_word.hpp"
 #include "report/outcome.hpp"
 
 namespace heed::cli {
 namespace {
 
-constexpr int kDraftsGpu = 24;  // looks at so many take about as long as a gate
+constexpr double kSanitizeLimit_s = 600;  // of one tool
+constexpr int kDraftsGpu = 24;            // looks at so many take about as long as a gate
 
 class Progress final : public evolve::Observer {
  public:
@@ -62,6 +65,19 @@ class Progress final : public evolve::Observer {
 
   bool json_;
 };
+
+// What compute-sanitizer's tools find in the gate of a stored trial; empty where they find nothing, or are not there.
+std::string objection_of_tools(const EvolveOptions& o, std::int64_t trial) {
+  try {
+    for (const Sanitized& one : sanitize(gate_of_trial(trial, o.store.path, kSanitizeLimit_s), kSanitizeLimit_s))
+      if (!one.passed) return fmt::format("{}: {}", one.tool, one.reason);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::unsupported) throw;
+    remark(o.machine.json,
+           fmt::format("  no tool looked at trial {}, and heed adopt will ask for it: {}", trial, error.what()));
+  }
+  return {};
+}
 
 }  // namespace
 
@@ -131,6 +147,8 @@ store::RunRecord evolve_one(const EvolveOptions& o, const Workshop& shop, const 
   trial_options.activity_records = o.activity_records;
   evolve::Evolution evolution(*shop.store, *shop.builder, shop.device, options, trial_options, tensors, progress,
                               resume, shop.devices);
+  if (shop.device.kind == DeviceKind::cuda)
+    evolution.sanitize_champions_by([&](std::int64_t trial) { return objection_of_tools(o, trial); });
   const std::int64_t id = evolution.run_id();
   std::vector<std::string> searched;
   double configs = 0;

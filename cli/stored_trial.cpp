@@ -4,6 +4,7 @@
 
 #include "cli/command.hpp"
 #include "compile/embedded.hpp"
+#include "process/process.hpp"
 #include "source/edits.hpp"
 #include "source/stored.hpp"
 #include "variant/renames.hpp"
@@ -57,6 +58,14 @@ Variant variant_of(const StoredTrial& stored, const DeviceFacts& device) {
 DeviceFacts device_of(const StoredTrial& stored) {
   if (stored.run.device_kind != "cuda") return cpu_facts();
   return device_named(stored.run.device.value("arch", std::string("sm_90a")));
+}
+
+std::vector<std::string> gate_of_trial(std::int64_t id, const std::string& database, double limit_s) {
+  std::vector<std::string> command = {
+      self_executable(),      "verify", fmt::format("t{}", id), "--device", "cuda", "--launch-limit",
+      std::to_string(limit_s)};
+  if (!database.empty()) command.insert(command.end(), {"--db", database});
+  return command;
 }
 
 }  // namespace heed::cli

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "device/device_facts.hpp"
 #include "heed/heed.hpp"
@@ -32,5 +33,9 @@ Variant variant_of(const StoredTrial& stored, const DeviceFacts& device);
 
 /// The device that it was measured on, as far as sources and launches depend on it.
 DeviceFacts device_of(const StoredTrial& stored);
+
+/// The command that puts a stored trial through the gate on a GPU, for compute-sanitizer's tools.
+/// @param database empty: the user's own  @param limit_s for one launch
+std::vector<std::string> gate_of_trial(std::int64_t id, const std::string& database, double limit_s);
 
 }  // namespace heed::cli

@@ -142,7 +142,7 @@ bool Ablation::try_winner(const std::vector<record::AblationRow>& rows, int cham
   std::vector<Place> alone = places_of({proposal});
   Draft& draft = alone.front().drafts.front();
   start_build(run_, draft);
-  wait_for_build(draft);
+  wait_for_build(run_, draft);
   if (const store::TrialRecord* twin = twin_of(run_, variant, draft.outcome)) {
     const auto number = static_cast<std::size_t>(twin->number);
     if (!twin->ok() || finalists.contains(number)) return false;  // it had its chance

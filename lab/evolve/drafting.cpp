@@ -2,13 +2,20 @@
 
 #include <fmt/format.h>
 
-#include <chrono>
-
 #include "base/check.hpp"
 #include "evolve/trials.hpp"
 #include "process/interrupt.hpp"
 
 namespace heed::evolve {
+namespace {
+
+// Of a block of a look. Ten, as a measurement has of launches of a few us, tell no more that drafts are chosen by, and
+// take two and a half times as long.
+constexpr int kReplays = 4;
+// Of the best draft's ratio: what reads less at first is not looked at further.
+constexpr double kHopelessLook = 0.97;
+
+}  // namespace
 
 Drafting::Drafting(RunContext& run) : run_(run) {
   if (run.options.strategy.drafts <= 1) return;
@@ -24,18 +31,17 @@ Drafting::Drafting(RunContext& run) : run_(run) {
   }
 }
 
-void Drafting::look_at(Draft& draft) {
+void Drafting::look_at(Draft& draft, double best) {
   HEED_CHECK(laboratory_.has_value());
   check_interrupt();
-  const bool is_late =
-      draft.build.valid() && draft.build.wait_for(std::chrono::milliseconds(10)) != std::future_status::ready;
-  wait_for_build(draft);
+  wait_for_build(run_, draft);
   const Variant variant = run_.variant_of(draft.proposal);
   const Turns::Turn turn(run_.turns);
   if (const store::TrialRecord* twin = twin_of(run_, variant, draft.outcome))
     draft.give_up(as_twin_of(*twin));
   else
-    draft.take(laboratory_->look(variant, draft.outcome, /*rested=*/is_late));
+    draft.take(
+        laboratory_->look(variant, draft.outcome, {.most_replays = kReplays, .hopeless_below = kHopelessLook * best}));
 }
 
 void Drafting::draft(int generation, const std::vector<Space>& where, std::vector<Individual> history,
@@ -51,12 +57,13 @@ void Drafting::draft(int generation, const std::vector<Space>& where, std::vecto
     // what is timed, so all builds come first.
     if (run_.device.kind == DeviceKind::cpu)
       for (Place& place : places)
-        for (Draft& one : place.drafts) wait_for_build(one);
+        for (Draft& one : place.drafts) wait_for_build(run_, one);
     for (std::size_t i = 0; i < places.size(); ++i) {
       std::vector<Draft>& drafts = places[i].drafts;
       if (drafts.size() > 1) {
-        for (std::size_t n = known[i]; n < drafts.size(); ++n) look_at(drafts[n]);
-        while (places[i].best().certain() > 0 && !places[i].best().is_settled()) look_at(places[i].best());
+        for (std::size_t n = known[i]; n < drafts.size(); ++n) look_at(drafts[n], places[i].best().certain());
+        while (places[i].best().certain() > 0 && !places[i].best().is_settled())
+          look_at(places[i].best(), places[i].best().certain());
       }
       for (std::size_t n = known[i]; n < drafts.size(); ++n) {
         const Proposal& p = drafts[n].proposal;

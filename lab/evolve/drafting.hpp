@@ -27,7 +27,8 @@ class Drafting {
              std::vector<Place>& places);
 
  private:
-  void look_at(Draft& draft);
+  /// @param best what the best draft of its place has for certain; 0 where none was timed
+  void look_at(Draft& draft, double best);
 
   RunContext& run_;
   /// Looks at drafts, which nobody has verified, in a worker of its own: what one of them leaves there reaches no

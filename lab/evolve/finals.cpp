@@ -57,6 +57,7 @@ FinalOutcome Finals::compare(const std::set<std::size_t>& called_up) {
     if (!keeps_pace(one.champion, outcome.refused)) continue;
     const auto has_time = [&] { return run_.has_time_for(2 * run_.final_process_s()); };
     if (!complete(one.contender, self_spread, measure, has_time)) continue;
+    if (!passes_tools(run_.trials[one.contender.trial], outcome.refused)) continue;
     one.champion.comparison = last.at(one.contender.trial);
     one.champion.comparison.pair = quoted(one.contender);
     one.champion.measured_processes = one.contender.processes.size();
@@ -92,6 +93,18 @@ bool Finals::keeps_pace(record::Champion& finalist, std::vector<std::string>& re
   return false;
 }
 
+bool Finals::passes_tools(const store::TrialRecord& trial, std::vector<std::string>& refused) {
+  if (trial.edits.is_null() || !run_.sanitize) return true;
+  const auto [objection, is_new] = objections_.try_emplace(trial.number);
+  if (is_new) {
+    run_.observer.message(fmt::format("trial {} edits sources: compute-sanitizer looks at it", trial.number));
+    objection->second = run_.sanitize(trial.id);
+  }
+  if (objection->second.empty()) return true;
+  refuse(fmt::format("trial {}: {}", trial.number, objection->second), refused);
+  return false;
+}
+
 // Puts the one first that best_of() keeps. `finalists` stand in the order of their lower ends.
 void Finals::prefer_short_dependents(std::vector<Finalist>& finalists) {
   if (finalists.empty()) return;
@@ -122,7 +135,17 @@ std::optional<record::FinalComparison> Finals::compare_in_fresh_process(const st
   check_interrupt();
   const Variant variant = run_.variant_of(t);
   const jit::BuildOutcome build = run_.builder.build(run_.laboratory.request_for(variant));
-  trial::Outcome outcome = run_.laboratory.judge(variant, build, fresh_seed() >> 1, run_.final_pair(), /*fresh=*/true);
+  // Verified once more in the first of its processes; the others measure the very same program.
+  const std::uint64_t seed = fresh_seed() >> 1;
+  const auto verified = verified_.find(t.number);
+  trial::Outcome outcome =
+      verified == verified_.end() || !build.artifact || build.artifact->machine_code != verified->second.machine_code
+          ? run_.laboratory.judge(variant, build, seed, run_.final_pair(), /*fresh=*/true)
+          : run_.laboratory.measure_again({variant, *build.artifact}, seed, run_.final_pair());
+  if (verified != verified_.end() && outcome.checks.empty())
+    outcome.error = verified->second.error;
+  else if (outcome.ok())
+    verified_[t.number] = {outcome.artifact->machine_code, outcome.error};
   record::FinalComparison comparison{.trial = t.number,
                                      .trial_id = t.id,
                                      .variant = variant.id(),

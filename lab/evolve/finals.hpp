@@ -1,6 +1,7 @@
 /// The final comparison of a run: its best few once more, in fresh processes.
 #pragma once
 
+#include <map>
 #include <optional>
 #include <set>
 #include <string>
@@ -39,14 +40,24 @@ class Finals {
   trial::Laboratory::SelfComparison measure_yardstick();
   void prefer_short_dependents(std::vector<Finalist>& finalists);
   bool keeps_pace(record::Champion& finalist, std::vector<std::string>& refused);
+  /// Of edited sources: whether no tool objects to them.
+  bool passes_tools(const store::TrialRecord& trial, std::vector<std::string>& refused);
   /// Notes why in `refused` where that process refused it.
   std::optional<record::FinalComparison> compare_in_fresh_process(const store::TrialRecord& trial,
                                                                   std::vector<std::string>& refused);
   void refuse(const std::string& why, std::vector<std::string>& refused);
 
+  /// A program that passed the gate in a fresh process of this comparison or an earlier one.
+  struct Verified {
+    std::string machine_code;
+    verify::ErrorStats error;
+  };
+
   RunContext& run_;
   std::set<std::size_t> finalists_;
-  double base_large_us_ = 0;  ///< of the base where scores are large; 0 before it is asked for
+  std::map<int, Verified> verified_;       ///< by the trial's number
+  std::map<int, std::string> objections_;  ///< of tools, to trials with edited sources; "" where there is none
+  double base_large_us_ = 0;               ///< of the base where scores are large; 0 before it is asked for
 };
 
 }  // namespace heed::evolve

@@ -55,9 +55,13 @@ record::RunResult finish(RunContext& run) {
   std::vector<record::AblationRow> rows;
   for (int added = 0;; ++added) {
     run.store.remove_comparisons(run.run);  // of an earlier attempt that was interrupted here, or of the round before
-    last = finals.compare(ablation.called_up());
+    {
+      const PartOfRun part(run, "finals");
+      last = finals.compare(ablation.called_up());
+    }
     champion.reset();
     if (!last.champion) break;
+    const PartOfRun part(run, "ablation");
     const int number = last.champion->comparison.trial;
     champion = run.laboratory.build(run.variant_of(run.trials[static_cast<std::size_t>(number)]));
     rows = ablation.take_back(*champion);
@@ -87,14 +91,23 @@ record::RunResult finish(RunContext& run) {
   result.ending = record::ending_of(pair.ratio, result.self_spread);
   result.summary = summary_of(result.ending, pair.ratio, result.noise, run.device.kind == DeviceKind::cpu);
   run.observer.message("measuring base and champion with warm and cold caches");
-  measured.base_alone = timed_alone(run, base, measured.champion.base_large_us);
-  measured.champion_alone = timed_alone(run, *champion, measured.champion.large_us);
+  {
+    const PartOfRun part(run, "alone");
+    measured.base_alone = timed_alone(run, base, measured.champion.base_large_us);
+    measured.champion_alone = timed_alone(run, *champion, measured.champion.large_us);
+  }
   measured.floor = run.laboratory.floor(run.device.processors);
   measured.flops = run.options.workload.flops();
   measured.peak_flops = run.laboratory.peak_flops();
-  add_diagnosis(run, base, pair.base_median_us, measured.base_alone);
-  add_diagnosis(run, *champion, pair.trial_median_us, measured.champion_alone);
-  measured.peers = compare_with_peers(run, *champion);
+  {
+    const PartOfRun part(run, "counters");
+    add_diagnosis(run, base, pair.base_median_us, measured.base_alone);
+    add_diagnosis(run, *champion, pair.trial_median_us, measured.champion_alone);
+  }
+  {
+    const PartOfRun part(run, "peers");
+    measured.peers = compare_with_peers(run, *champion);
+  }
   if (result.ending == record::Ending::too_noisy) run.observer.message(result.summary);
   result.elapsed_s = run.elapsed_s();
   return result;

@@ -64,6 +64,7 @@ record::RunResult Evolution::run() {
 }
 
 void Evolution::search(double floor_us) {
+  const PartOfRun part(context_, "search");
   // What several devices began is gone on with as such, be it by one.
   if (devices_.empty() && !context_.store.generations(context_.run).empty())
     devices_.push_back(only_device(context_.device));
@@ -78,6 +79,7 @@ void Evolution::search(double floor_us) {
 }
 
 double Evolution::prepare_base() {
+  const PartOfRun part(context_, "base");
   trial::Laboratory& laboratory = context_.laboratory;
   const DeviceFacts& device = context_.device;
   const Variant variant =

@@ -5,7 +5,9 @@
 /// one more trial, and the final comparison begins again.
 #pragma once
 
+#include <functional>
 #include <optional>
+#include <utility>
 
 #include "evolve/devices.hpp"
 #include "evolve/run_context.hpp"
@@ -27,6 +29,11 @@ class Evolution {
   [[nodiscard]] std::int64_t run_id() const { return context_.run; }
   /// Those searched; the default of the first is the base.
   [[nodiscard]] const std::vector<const Family*>& families() const { return context_.families; }
+
+  /// @param sanitize RunContext::sanitize
+  void sanitize_champions_by(std::function<std::string(std::int64_t)> sanitize) {
+    context_.sanitize = std::move(sanitize);
+  }
 
   /// Runs to the end and stores the result. On Error(interrupted) the run is marked so and can be resumed; every
   /// finished trial is stored.

@@ -80,8 +80,20 @@ record::TimeShares RunContext::time_shares() const {
   shares.phases += draft_phases;
   shares.seconds = elapsed_s() - earlier_s - elsewhere_s + beside_s;
   shares.elsewhere_s = elsewhere_s;
+  shares.builds = builds.times();
+  shares.parts = parts;
   shares.no_records = laboratory.no_records();
   return shares;
+}
+
+PartOfRun::~PartOfRun() {
+  const double seconds = run_.elapsed_s() - begin_s_;
+  for (auto& [name, so_far] : run_.parts)
+    if (name == name_) {
+      so_far += seconds;
+      return;
+    }
+  run_.parts.emplace_back(name_, seconds);
 }
 
 double RunContext::gate_s() const {

@@ -3,8 +3,11 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <limits>
+#include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "evolve/budget.hpp"
@@ -30,6 +33,23 @@ struct EditedSources {
   int generation = 0;  ///< of that trial
 };
 
+/// Adds up what threads of a device waited for builds.
+class BuildClock {
+ public:
+  void add(const record::BuildTimes& times) {
+    const std::lock_guard lock(mutex_);
+    times_ += times;
+  }
+  [[nodiscard]] record::BuildTimes times() const {
+    const std::lock_guard lock(mutex_);
+    return times_;
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  record::BuildTimes times_;
+};
+
 struct RunContext {
   /// @throws Error(usage, unsupported) for families, variants or options that make no run on this device
   RunContext(store::Store& store, jit::Builder& builder, const DeviceFacts& device, const record::RunOptions& options,
@@ -48,6 +68,9 @@ struct RunContext {
   /// Knobs are searched with edits that passed as they are without, in a space behind those of the families.
   std::vector<EditedSources> edited;
   trial::Laboratory laboratory;
+  /// Of the id of a stored trial with edited sources, before it is champion: what a tool objects to; empty: nothing.
+  /// Null: no tool looks.
+  std::function<std::string(std::int64_t)> sanitize;
   std::int64_t run = 0;
   std::vector<store::TrialRecord> trials;
   double self_spread = 0;         ///< how far from 1 the base's ratio to itself lay before the search
@@ -55,9 +78,11 @@ struct RunContext {
   double earlier_s = 0;           ///< taken by the processes before this one
   bool counters_readable = true;  ///< until a reading fails
   trial::Phases draft_phases;     ///< of the laboratory that looks at drafts
-  Turns turns;                    ///< on the device, of threads that share this laboratory and that of drafts
-  double beside_s = 0;            ///< that other devices worked for the search
-  double elsewhere_s = 0;         ///< in which PyTorch or a reader of counters had the device
+  BuildClock builds;
+  std::vector<std::pair<std::string, double>> parts;  ///< TimeShares::parts
+  Turns turns;             ///< on the device, of threads that share this laboratory and that of drafts
+  double beside_s = 0;     ///< that other devices worked for the search
+  double elsewhere_s = 0;  ///< in which PyTorch or a reader of counters had the device
   std::chrono::steady_clock::time_point started = std::chrono::steady_clock::now();
 
   /// What the time of this process went to so far.
@@ -96,6 +121,20 @@ struct RunContext {
 
  private:
   void note_edits(const store::TrialRecord& trial);
+};
+
+/// A part of a run, from here to the end of the scope. Parts of one name are one.
+class PartOfRun {
+ public:
+  PartOfRun(RunContext& run, std::string name) : run_(run), name_(std::move(name)), begin_s_(run.elapsed_s()) {}
+  ~PartOfRun();
+  PartOfRun(const PartOfRun&) = delete;
+  PartOfRun& operator=(const PartOfRun&) = delete;
+
+ private:
+  RunContext& run_;
+  std::string name_;
+  double begin_s_;
 };
 
 /// From here to the end of the scope the device is not the laboratory's.

@@ -89,6 +89,7 @@ void SharedSearch::run() {
   tell_devices();
   for (const Station* station : stations_) {
     run_.draft_phases += station->phases();
+    run_.builds.add(station->builds());
     run_.beside_s += station->seconds();
   }
   run_.beside_s -= run_.elapsed_s() - begin_s;
@@ -182,7 +183,7 @@ void SharedSearch::build_open() {
     for (Draft& draft : job->place.drafts) start_build(run_, draft);
   if (run_.device.kind != DeviceKind::cpu) return;
   for (Job* job : open)
-    for (Draft& draft : job->place.drafts) wait_for_build(draft);
+    for (Draft& draft : job->place.drafts) wait_for_build(run_, draft);
 }
 
 void SharedSearch::finished(std::size_t device, const Job& job, store::TrialRecord trial) {

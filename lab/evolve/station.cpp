@@ -92,7 +92,7 @@ store::TrialRecord Station::judge(Job& job) {
     ~GiveBack() { job.place = std::move(places.front()); }
   } const give_back{places, job};
   drafting_->draft(job.generation, job.knowledge->spaces, job.knowledge->individuals, places);
-  for (Draft& draft : places.front().drafts) wait_for_build(draft);
+  for (Draft& draft : places.front().drafts) wait_for_build(context_, draft);
   const Turns::Turn turn(context_.turns);
   take_news();
   store::TrialRecord record =

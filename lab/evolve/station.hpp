@@ -38,6 +38,7 @@ class Station final : public DeviceJudge {
   void learn(const store::TrialRecord& trial);
   /// What its time went to. When its threads have ended.
   [[nodiscard]] trial::Phases phases() const;
+  [[nodiscard]] record::BuildTimes builds() const { return context_.builds.times(); }
   [[nodiscard]] double seconds() const { return context_.elapsed_s() - context_.earlier_s; }
 
  private:

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 
 #include "base/random.hpp"
@@ -151,14 +152,22 @@ void start_build(const RunContext& run, Draft& draft) {
   draft.build = run.builder.start(run.laboratory.request_for(run.variant_of(draft.proposal)));
 }
 
-void wait_for_build(Draft& draft) {
-  if (draft.build.valid()) draft.outcome = draft.build.get();
+void wait_for_build(RunContext& run, Draft& draft) {
+  if (draft.build.valid()) {
+    const auto begin = std::chrono::steady_clock::now();
+    draft.outcome = draft.build.get();
+    record::BuildTimes times;
+    times.waited_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    if (const auto& built = draft.outcome.artifact; built && !built->from_cache)
+      times = {.made = 1, .made_s = built->build_ms / 1000, .waited_s = times.waited_s};
+    run.builds.add(times);
+  }
   if (interrupted()) check_interrupt();  // a compiler killed by the interrupt is no verdict on the variant
 }
 
 store::TrialRecord run_best_of(RunContext& run, int number, int generation, Place& place) {
   for (Draft& one : place.drafts) {
-    wait_for_build(one);
+    wait_for_build(run, one);
     // Trials of this generation came after the looks.
     if (!one.looks.empty())
       if (const store::TrialRecord* twin = twin_of(run, run.variant_of(one.proposal), one.outcome))

@@ -28,7 +28,7 @@ void record_outcome(const trial::Outcome& judged, store::TrialRecord& record);
 
 /// Begins to build a draft, once, and waits for the build. @throws Error(interrupted)
 void start_build(const RunContext& run, Draft& draft);
-void wait_for_build(Draft& draft);
+void wait_for_build(RunContext& run, Draft& draft);
 
 /// Makes a trial of the fastest draft. Where none could be timed the first is the trial, whose verdict says why.
 /// @return not yet stored

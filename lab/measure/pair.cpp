@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 #include <numeric>
 
@@ -118,9 +119,10 @@ bool times_are_plausible(double reported_us, double wall_us, double untimed_byte
   return reported_us <= 1.05 * wall_us + 50 && wall_us <= 4 * (reported_us + untimed_bytes / kBytesPerUs) + 250'000;
 }
 
-Block worker_block(worker::Worker& worker, int slot, const std::string& name, TimedSets& sets, double limit_s) {
-  return [&worker, slot, name, &sets, limit_s]() -> Reading {
-    const int replays = sets.plan().replays;
+Block worker_block(worker::Worker& worker, int slot, const std::string& name, TimedSets& sets, double limit_s,
+                   int most_replays) {
+  return [&worker, slot, name, &sets, limit_s, most_replays]() -> Reading {
+    const int replays = std::min(sets.plan().replays, most_replays);
     // A busy moment of the machine may hold up what lies around the readings; it passes. Who forges times does it
     // again.
     for (int attempt = 1;; ++attempt) {

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <optional>
 #include <string>
 #include <vector>
@@ -68,9 +69,10 @@ class ForgedTime : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/// A block of as many replays of a slot as the sets' plan says: the median of its readings. Worker and sets must
-/// outlive it. @throws ForgedTime
-Block worker_block(worker::Worker& worker, int slot, const std::string& name, TimedSets& sets, double limit_s);
+/// A block of as many replays of a slot as the sets' plan says, or `most_replays` where that is less: the median of its
+/// readings. Worker and sets must outlive it. @throws ForgedTime
+Block worker_block(worker::Worker& worker, int slot, const std::string& name, TimedSets& sets, double limit_s,
+                   int most_replays = std::numeric_limits<int>::max());
 
 /// Whether readings that add up to `reported_us` can come from a call that took `wall_us` here and moved
 /// `untimed_bytes` outside of its readings. The call does one replay more than it reports; 0.5 GB/s for the bytes (a

@@ -36,17 +36,33 @@ std::string device_line(const store::RunRecord& run) {
                      gpu ? "driver" : "", text_of(d, "driver"));
 }
 
+// "run time  base 4.1 s, search 61.0 s, ...": seconds of the parts, phases and builds; empty for results without them.
+std::string seconds_line(const json& time) {
+  std::vector<std::string> parts;
+  for (const json& one : member(time, "parts"))
+    parts.push_back(fmt::format("{} {:.1f} s", text_of(one, "part"), number(one, "seconds")));
+  if (parts.empty()) return {};
+  const auto phase = [&](const char* name) { return number(member(member(time, "phases"), name), "wall_s"); };
+  const json& builds = member(time, "builds");
+  return fmt::format(
+      "run time  {}; in them measuring {:.1f} s, gating {:.1f} s, looking {:.1f} s, waiting for builds {:.1f} s ({} of "
+      "{:.1f} s)\n",
+      join(parts, ", "), phase("measure"), phase("gate"), phase("look"), number(builds, "waited_s"),
+      static_cast<int>(number(builds, "made")), number(builds, "made_s"));
+}
+
 // "GPU time  measuring 41.0%, ..."; empty for results that do not say it.
 std::string time_line(const json& result) {
   const json& time = member(result, "time");
   if (!time.is_object()) return {};
   const auto percent = [&](const char* key) { return fmt::format("{:.1f}%", 100 * number(time, key)); };
   if (text_of(time, "of") != "gpu")
-    return fmt::format("time      measuring {}, gating {}, looking {}, waiting for builds and models {}\n",
+    return seconds_line(time) +
+           fmt::format("time      measuring {}, gating {}, looking {}, waiting for builds and models {}\n",
                        percent("measure"), percent("gate"), percent("look"), percent("waiting"));
   return fmt::format(
-      "GPU time  measuring {}, gating {}, looking {}, idle {} ({} of all time waiting for builds and models)\n{}",
-      percent("measure"), percent("gate"), percent("look"), percent("idle"), percent("waiting"),
+      "{}GPU time  measuring {}, gating {}, looking {}, idle {} ({} of all time waiting for builds and models)\n{}",
+      seconds_line(time), percent("measure"), percent("gate"), percent("look"), percent("idle"), percent("waiting"),
       text_of(time, "no_records").empty()
           ? ""
           : fmt::format("          no activity records: {}\n", text_of(time, "no_records")));
@@ -346,6 +362,7 @@ json evidence(const store::RunRecord& run) {
         {"trials", r["trials"]},
         {"drafts", member(r, "drafts")},
         {"elapsed_s", r["elapsed_s"]},
+        {"time", member(r, "time")},
         {"outcome", outcome_of(r)},
         {"profile", member(r, "profile")},
         {"ablation", r["ablation"]}}},

@@ -1,8 +1,10 @@
 // What becomes of a variant: judged behind the gate and a measurement, measured again, or looked at without a gate.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <limits>
 
 #include "base/check.hpp"
 #include "base/text.hpp"
@@ -11,8 +13,8 @@
 namespace heed::trial {
 namespace {
 
-constexpr double kLookWarmUpShare = 0.2;  // of those, where one look follows the other
-constexpr int kLookQuads = 2;             // eight blocks, less than a tenth of a second on a GPU
+constexpr double kLookWarmUpShare = 0.1;  // of a measurement's, where one look follows the other
+constexpr int kLookQuads = 2;             // eight blocks; four of what is hopeless
 constexpr int kAttempts = 6;              // at work whose worker something outside has killed
 constexpr double kCpuFloorShare = 0.85;   // the measured peak is itself uncertain on a shared machine
 
@@ -99,6 +101,7 @@ Outcome Laboratory::judge_once(const Variant& variant, const jit::BuildOutcome& 
     outcome.reason = report.reason;
     outcome.check = report.check;
     if (report.passed()) {
+      passed_.insert(name_of(trial));
       begin = std::chrono::steady_clock::now();
       outcome.check = "measuring";
       const Phase phase(clock_, &Phases::measure, describe(variant));
@@ -158,9 +161,11 @@ Outcome Laboratory::measure_again_once(const Built& trial, std::uint64_t seed, c
   return outcome;
 }
 
-Look Laboratory::look(const Variant& variant, const jit::BuildOutcome& build, bool rested) {
+Look Laboratory::look(const Variant& variant, const jit::BuildOutcome& build, const LookOptions& options) {
   HEED_CHECK(base_.has_value());
   const Phase phase(clock_, &Phases::look, describe(variant));
+  const double rested_ms = looked_at_ ? milliseconds_since(*looked_at_) : std::numeric_limits<double>::infinity();
+  const double warm_ms = std::clamp(rested_ms, kLookWarmUpShare * warm_up_ms(), warm_up_ms());
   Look look;
   if (!build.artifact) {
     look.reason = "it did not build";
@@ -172,11 +177,13 @@ Look Laboratory::look(const Variant& variant, const jit::BuildOutcome& build, bo
   }
   try {
     measure::PairOptions pair = options_.pair;
-    pair.least_quads = pair.most_quads = kLookQuads;
+    pair.least_quads = options.hopeless_below > 0 ? 1 : kLookQuads;
+    pair.most_quads = kLookQuads;
+    pair.target_uncertainty = -1;  // of one quad that is 0
+    pair.hopeless_below = options.hopeless_below;
     look.pair = undisturbed(
         [&] {
-          const Blocks blocks =
-              warm_blocks({variant, *build.artifact}, /*fresh=*/false, (rested ? 1 : kLookWarmUpShare) * warm_up_ms());
+          const Blocks blocks = warm_blocks({variant, *build.artifact}, /*fresh=*/false, warm_ms, options.most_replays);
           return measure::measure_pair(blocks.base, blocks.trial, pair);
         },
         kAttempts);
@@ -187,6 +194,7 @@ Look Laboratory::look(const Variant& variant, const jit::BuildOutcome& build, bo
     look.reason = forged.what();
   }
   if (!look.reason.empty() || device_.kind == DeviceKind::cpu) drop_worker();
+  looked_at_ = std::chrono::steady_clock::now();
   return look;
 }
 

@@ -134,11 +134,13 @@ worker::Worker& Laboratory::worker_for(const Built& base, const Built& trial, bo
 
 void Laboratory::set_base(const Built& base) {
   ensure_sets(LaunchMemory::of(plan_of(base.variant)));  // before the gate, so that its worker has room for them
-  const verify::GateReport report = verify(base, fresh_seed());
-  if (!report.passed())
-    throw Error(ErrorCode::internal,
-                fmt::format("the base {} does not pass the gate on this machine ({}, check \"{}\"): {}",
-                            describe(base.variant), to_string(report.verdict), report.check, report.reason));
+  if (!passed_.contains(name_of(base))) {
+    const verify::GateReport report = verify(base, fresh_seed());
+    if (!report.passed())
+      throw Error(ErrorCode::internal,
+                  fmt::format("the base {} does not pass the gate on this machine ({}, check \"{}\"): {}",
+                              describe(base.variant), to_string(report.verdict), report.check, report.reason));
+  }
   base_ = base;
   self_.reset();
 }
@@ -162,8 +164,13 @@ verify::GateReport Laboratory::verify(const Built& built, std::uint64_t seed,
     report.reason = failure.what();
     report.check = "loading";
   }
+  if (report.passed()) passed_.insert(name_of(built));
   if (!report.passed() || device_.kind == DeviceKind::cpu) drop_worker();
   return report;
+}
+
+std::string Laboratory::name_of(const Built& built) {
+  return fmt::format("{} {} {}", built.variant.id(), built.artifact.machine_code, built.artifact.path.string());
 }
 
 const Laboratory::SelfComparison& Laboratory::base_against_itself() {
@@ -181,7 +188,7 @@ Laboratory::SelfComparison Laboratory::compare_with_itself(const measure::PairOp
   SelfComparison self;
   std::vector<measure::PairResult> processes;
   for (int process = 0; process < kSelfProcesses; ++process) {
-    const measure::PairResult one = undisturbed([&] {
+    const measure::PairResult one = of_base([&] {
       Outcome outcome;
       measure_and_check(*base_, pair, /*fresh=*/true, outcome);
       return outcome.pair;
@@ -201,7 +208,7 @@ std::vector<measure::Ratio> Laboratory::compare_base_with_itself(
   const int processes = std::min(comparisons, kRepeatedSelfProcesses);
   for (int process = 0; process < processes; ++process) {
     const auto end = static_cast<std::size_t>(comparisons * (process + 1) / processes);
-    undisturbed([&] {
+    of_base([&] {
       const Blocks warm = warm_blocks(*base_, /*fresh=*/true, warm_up_ms());
       measure::SpotChecks checks(*sets_, *worker_, {kBaseSlot, kTrialSlot}, 4 * pair.least_quads, warm_up_ms(),
                                  options_.launch_limit_s);
@@ -222,14 +229,14 @@ double Laboratory::warm_up_ms() const {
 }
 
 // A worker with base and trial, their timed launches prepared and warm.
-Laboratory::Blocks Laboratory::warm_blocks(const Built& trial, bool fresh, double warm_up_ms) {
+Laboratory::Blocks Laboratory::warm_blocks(const Built& trial, bool fresh, double warm_up_ms, int most_replays) {
   worker::Worker& worker = worker_for(*base_, trial, fresh);
   sets_->prepare(worker, {{kBaseSlot, plan_of(base_->variant)}, {kTrialSlot, plan_of(trial.variant)}},
                  options_.launch_limit_s);
   worker.warm_up(kBaseSlot, warm_up_ms / 2, options_.launch_limit_s);
   worker.warm_up(kTrialSlot, warm_up_ms / 2, options_.launch_limit_s);
-  return {measure::worker_block(worker, kBaseSlot, "the base", *sets_, options_.launch_limit_s),
-          measure::worker_block(worker, kTrialSlot, "the candidate", *sets_, options_.launch_limit_s)};
+  return {measure::worker_block(worker, kBaseSlot, "the base", *sets_, options_.launch_limit_s, most_replays),
+          measure::worker_block(worker, kTrialSlot, "the candidate", *sets_, options_.launch_limit_s, most_replays)};
 }
 
 Laboratory::Blocks Laboratory::watched(const Blocks& blocks, measure::SpotChecks& checks) const {

@@ -7,8 +7,11 @@
 
 #include <fmt/format.h>
 
+#include <chrono>
+#include <limits>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -63,6 +66,13 @@ struct Look {
   std::string reason;        ///< why it could not be timed
 };
 
+/// How long a look may take.
+struct LookOptions {
+  int most_replays = std::numeric_limits<int>::max();  ///< of a block; fewer are enough to choose by
+  /// Base time / its time: a first quad below that is the last.
+  double hopeless_below = 0;
+};
+
 /// A variant with its binary.
 struct Built {
   Variant variant;
@@ -114,8 +124,8 @@ class Laboratory {
   /// Builds now. @throws Error(build_failed) with the compiler's words
   Built build(const Variant& variant, bool fresh = false);
 
-  /// The variant all others are measured against. Gates it first. @throws Error(internal) with the gate's reason when
-  /// the base itself is refused
+  /// The variant all others are measured against. Gates it first, where this laboratory has not. @throws
+  /// Error(internal) with the gate's reason when the base itself is refused
   void set_base(const Built& base);
   [[nodiscard]] const Built& base() const { return *base_; }
 
@@ -151,9 +161,9 @@ class Laboratory {
 
   /// A few readings beside the base, without a gate: enough to choose by which of several variants is worth a trial,
   /// and no verdict. Whatever they do to this laboratory's worker is its own: who judges needs another laboratory.
-  /// Never throws for anything the candidate did.
-  /// @param rested the device has just waited for a compiler: it is warmed up as for a measurement
-  Look look(const Variant& variant, const jit::BuildOutcome& build, bool rested = false);
+  /// Never throws for anything the candidate did. The device is warmed up for as long as it has rested since the last
+  /// one, as for a measurement at most.
+  Look look(const Variant& variant, const jit::BuildOutcome& build, const LookOptions& options = {});
 
   /// Warm, cold and eager times of one variant, and as dependent launches where its plan allows them, in fresh workers
   /// and with spot checks. @throws WrongWhenTimed, here and in the next three
@@ -184,11 +194,13 @@ class Laboratory {
   void ensure_arena(std::uint64_t bytes);
   void ensure_sets(const LaunchMemory& memory);
   [[nodiscard]] LaunchPlan plan_of(const Variant& variant) const;
+  [[nodiscard]] static std::string name_of(const Built& built);
   struct Blocks {
     measure::Block base;
     measure::Block trial;
   };
-  Blocks warm_blocks(const Built& trial, bool fresh, double warm_up_ms);
+  Blocks warm_blocks(const Built& trial, bool fresh, double warm_up_ms,
+                     int most_replays = std::numeric_limits<int>::max());
   [[nodiscard]] double warm_up_ms() const;
   void measure_and_check(const Built& trial, const measure::PairOptions& pair, bool fresh, Outcome& outcome);
   void check_base_alone(const verify::Comparison& beside_trial);
@@ -202,6 +214,9 @@ class Laboratory {
   /// @throws Error (worker) when that does not help
   template <typename Work>
   auto undisturbed(const Work& work, int attempts = 20);
+  /// undisturbed() of the base's own timing: what a candidate would be refused for ends the command with a sentence.
+  template <typename Work>
+  auto of_base(const Work& work);
   double measure_launch_floor();
   /// Median us of a launch in a fresh worker; `eager`, if not null, gets the times of eager launches.
   double time_alone(const Built& built, measure::TimedSets& sets, worker::Follow follow, Absolute* eager = nullptr);
@@ -217,6 +232,7 @@ class Laboratory {
   const QkvTensors* tensors_;
   Options options_;
   std::optional<Built> base_;
+  std::set<std::string> passed_;  ///< binaries, each with the variant that it is of
   std::optional<SelfComparison> self_;
   std::shared_ptr<worker::Arena> arena_;
   std::unique_ptr<worker::Worker> worker_;
@@ -224,6 +240,7 @@ class Laboratory {
   std::unique_ptr<measure::TimedSets> sets_;
   std::optional<double> launch_us_;
   PhaseClock clock_;
+  std::optional<std::chrono::steady_clock::time_point> looked_at_;  ///< the end of the last look
   std::string no_records_;
 };
 
@@ -240,6 +257,23 @@ auto Laboratory::undisturbed(const Work& work, int attempts) {
                                 "does it where memory runs out: free some, or choose a smaller workload",
                                 attempts, failure.what()));
     }
+}
+
+template <typename Work>
+auto Laboratory::of_base(const Work& work) {
+  const auto refuse = [&](const std::exception& failure) {
+    return Error(ErrorCode::worker,
+                 fmt::format("the base {} cannot be timed here: {}. Where other programs take the processors, stop "
+                             "them, or allow more time with --launch-limit",
+                             describe(base_->variant), failure.what()));
+  };
+  try {
+    return undisturbed(work);
+  } catch (const worker::WorkerFailure& failure) {
+    throw refuse(failure);
+  } catch (const measure::ForgedTime& failure) {
+    throw refuse(failure);
+  }
 }
 
 }  // namespace heed::trial

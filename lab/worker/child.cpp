@@ -79,7 +79,7 @@ class Child {
     if (op == "prepare") {
       std::vector<std::pair<int, std::vector<Launch>>> launches;
       for (const auto& slot : request.at("slots"))
-        launches.emplace_back(slot.at("slot").get<int>(), slot.at("launches").get<std::vector<Launch>>());
+        launches.emplace_back(slot.at("slot").get<int>(), launches_from_json(slot.at("launches")));
       return executor_->prepare(at(number("image"), number("bytes")), number("bytes"), launches,
                                 request.at("poisoned").get<std::vector<Range>>(),
                                 request.at("keys").get<std::vector<ChannelRange>>(),

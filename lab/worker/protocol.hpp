@@ -80,6 +80,11 @@ FeatureParams resolve(const Launch& launch, std::uintptr_t base);
 
 void to_json(nlohmann::json& json, const Launch& launch);
 void from_json(const nlohmann::json& json, Launch& launch);
+/// A list of launches: the first whole, of each other what it has otherwise. The 100 launches of a replay differ in
+/// addresses and scale alone, 60 bytes instead of 1.5 KB each to write and to parse, for each draft that is looked at.
+nlohmann::json launches_to_json(const std::vector<Launch>& launches);
+/// @throws nlohmann::json::exception, Error for what is no such list
+std::vector<Launch> launches_from_json(const nlohmann::json& json);
 nlohmann::json plan_to_json(const LaunchPlan& plan);
 LaunchPlan plan_from_json(const nlohmann::json& json);
 

@@ -220,7 +220,7 @@ void Worker::prepare(std::uint64_t image, std::uint64_t bytes,
                      const std::vector<Range>& poisoned, const std::vector<ChannelRange>& keys, double limit_s,
                      Follow follow) {
   nlohmann::json slots = nlohmann::json::array();
-  for (const auto& [slot, list] : launches) slots.push_back({{"slot", slot}, {"launches", list}});
+  for (const auto& [slot, list] : launches) slots.push_back({{"slot", slot}, {"launches", launches_to_json(list)}});
   call({{"op", "prepare"},
         {"image", image},
         {"bytes", bytes},

@@ -2,6 +2,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/command_line.hpp"
+#include "store/store.hpp"
 
 namespace heed {
 namespace {
@@ -153,6 +154,34 @@ TEST_F(Judge, AStoredTrialIsVerified) {
                                         " --json --device cpu " + db() + " " + cache());
   EXPECT_EQ(verified.code, 0) << verified.err;
   EXPECT_EQ(nlohmann::json::parse(verified.out)["results"][0]["variant"], first["variant"]);
+}
+
+// As the database of an earlier Heed has it: the sources have changed since, so that a diff does not apply or makes
+// other texts.
+TEST_F(Judge, EditsOfOtherSourcesAreRefused) {
+  ASSERT_EQ(judged(kHonest).first, 0);
+  store::Store store(folder_.file("a.db"));
+  store::TrialRecord trial = store.trials(1).back();
+  const std::string diff = trial.edits["diff"];
+  const std::size_t at = diff.find("sum[v] += tile_sum[v]");
+  ASSERT_NE(at, std::string::npos);
+  const auto stored_with = [&](std::string other, const std::string& digest) {
+    trial.source_digest = "0123456789abcdef";
+    trial.edits["diff"] = std::move(other);
+    trial.edits["digest"] = digest;
+    ++trial.number;
+    return std::to_string(store.add_trial(trial));
+  };
+  const std::string elsewhere = stored_with(std::string(diff).replace(at, 6, "sum[w]"), trial.edits["digest"]);
+  const std::string other_texts = stored_with(diff, "89abcdef");
+  for (const std::string& id : {elsewhere, other_texts}) {
+    const std::string words =
+        "the edits of trial " + id + " were made for sources 0123456789abcdef, and this Heed has ";
+    expect_refusal("adopt " + id + " " + db(), 1, words);
+    expect_refusal("replay " + id + " " + db() + " " + cache(), 1, words);
+    expect_refusal("emit t" + id + " " + db(), 1, words);
+  }
+  expect_refusal("adopt " + other_texts + " " + db(), 1, "they make other texts of them than those that were judged");
 }
 
 TEST_F(Judge, TrialsThatThereAreNone) {

@@ -270,6 +270,20 @@ TEST(Builder, ABuildThatDoesNotEndIsKilled) {
   EXPECT_TRUE(builder.build(cpu_request(kTiny)).timed_out);
 }
 
+// Templates that double at each of 40 levels: no compiler ends, and none is waited for.
+TEST(Builder, ACompileBombIsKilledAtTheLimit) {
+  const TemporaryFolder folder;
+  BuilderOptions options = options_in(folder.path());
+  options.limit_s = 1;
+  Builder builder(options);
+  const BuildOutcome outcome = builder.build(cpu_request(
+      "template <int n, long long path> struct Bomb : Bomb<n - 1, 2 * path>, Bomb<n - 1, 2 * path + 1> {};\n"
+      "template <long long path> struct Bomb<0, path> { char at; };\n"
+      "extern \"C\" int heed_forward() { return sizeof(Bomb<40, 0>); }\n"));
+  EXPECT_TRUE(outcome.timed_out) << outcome.log;
+  EXPECT_FALSE(outcome.artifact);
+}
+
 TEST(Builder, ParallelBuildsOfOneThingAgree) {
   const TemporaryFolder folder;
   Builder a(options_in(folder.path()));

@@ -80,6 +80,14 @@ TEST(TimeShares, JsonHoldsSharesAndWhatTheyAreMadeOf) {
   EXPECT_DOUBLE_EQ(told["measure"].get<double>(), 0.25);
   EXPECT_DOUBLE_EQ(told["phases"]["gate"]["recorded_s"].get<double>(), 0.5);
   EXPECT_FALSE(told.contains("no_records"));
+  EXPECT_TRUE(told["parts"].empty());
+  time.parts = {{"base", 1.5}, {"search", 8}};
+  time.builds = {.made = 2, .made_s = 3.5, .waited_s = 1};
+  time.builds += {.made = 1, .made_s = 1.5, .waited_s = 0.5};
+  const nlohmann::json more = to_json(time);
+  EXPECT_EQ(more["parts"],
+            nlohmann::json::parse(R"([{"part": "base", "seconds": 1.5}, {"part": "search", "seconds": 8.0}])"));
+  EXPECT_EQ(more["builds"], nlohmann::json::parse(R"({"made": 3, "made_s": 5.0, "waited_s": 1.5})"));
   time.of_gpu = false;
   time.no_records = "CUPTI was not found";
   EXPECT_EQ(to_json(time)["of"], "wall");

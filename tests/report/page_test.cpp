@@ -291,6 +291,19 @@ TEST(Report, AChampionThatIsSlowerInCompanyIsNoted) {
   EXPECT_THAT(result_text(run), Not(HasSubstr("beside"))) << "a noisy machine";
 }
 
+// The parts of a run, what was done in them and the builds that were waited for; older results do not say it.
+TEST(Report, ARunTellsWhereItsTimeWent) {
+  store::RunRecord run = reportable_run();
+  EXPECT_THAT(result_text(run), Not(HasSubstr("run time")));
+  run.result["time"] = nlohmann::json::parse(R"({"of": "gpu", "measure": 0.2, "gate": 0.1, "look": 0.3, "idle": 0.4,
+    "waiting": 0.2, "phases": {"measure": {"wall_s": 20}, "gate": {"wall_s": 30}, "look": {"wall_s": 25.25}},
+    "parts": [{"part": "base", "seconds": 3.5}, {"part": "search", "seconds": 70}],
+    "builds": {"made": 600, "made_s": 1100, "waited_s": 9.5}})");
+  EXPECT_THAT(result_text(run), HasSubstr("run time  base 3.5 s, search 70.0 s; in them measuring 20.0 s, gating 30.0 "
+                                          "s, looking 25.2 s, waiting for builds 9.5 s (600 of 1100.0 s)\n"));
+  EXPECT_EQ(evidence(run)["run"]["time"]["builds"]["made"], 600);
+}
+
 // A time that no ratio uses stands under its own name: in the table, on the page and in the evidence.
 TEST(Report, DependentLaunchesHaveTheirOwnName) {
   store::RunRecord run = reportable_run();

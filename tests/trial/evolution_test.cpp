@@ -1,4 +1,5 @@
 // Whole runs on the CPU: what they store, what they rest on, where they end and how they go on.
+#include <map>
 #include <set>
 
 #include "evolve/run.hpp"
@@ -64,7 +65,24 @@ TEST(Evolution, RunsStoresAndReports) {
   const store::RunRecord run = *store.find_run(evolution.run_id());
   EXPECT_EQ(run.state, store::RunState::finished);
   EXPECT_GT(run.base["us"].get<double>(), 0);
-  EXPECT_GE(store.comparisons(run.id).size(), 1U);
+  // Verified once more in the first of a finalist's processes, measured in all.
+  std::map<std::string, std::vector<nlohmann::json>> errors;
+  for (const store::ComparisonRecord& one : store.comparisons(run.id))
+    if (one.kind == "final") errors[one.subject].push_back(one.data["error"]["max_abs"]);
+  ASSERT_FALSE(errors.empty());
+  for (const auto& [variant, all] : errors) EXPECT_EQ(std::set(all.begin(), all.end()).size(), 1U) << variant;
+  // Where the time went: parts, which follow one another, and builds.
+  const nlohmann::json& time = result["time"];
+  double seconds = 0;
+  std::vector<std::string> parts;
+  for (const nlohmann::json& part : time["parts"]) {
+    parts.push_back(part["part"]);
+    seconds += part["seconds"].get<double>();
+  }
+  EXPECT_THAT(parts, ::testing::IsSupersetOf({"base", "search", "finals"}));
+  EXPECT_GT(seconds, 0);
+  EXPECT_LE(seconds, time["seconds"].get<double>() + time["elsewhere_s"].get<double>() + 0.01);
+  EXPECT_GE(time["builds"]["waited_s"].get<double>(), 0);
   EXPECT_TRUE(result["profile"]["champion"].contains("bound"));
   EXPECT_TRUE(result["profile"]["base"].contains("bound"));
   EXPECT_GT(result["base_times"]["large_us"].get<double>(), 0);

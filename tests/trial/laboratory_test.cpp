@@ -32,7 +32,26 @@ TEST(Laboratory, ABuildThatFailsIsAVerdict) {
   const Outcome outcome = laboratory.judge(broken, builder().build(laboratory.request_for(broken)), 1);
   EXPECT_EQ(outcome.verdict, Verdict::build_failed);
   EXPECT_THAT(outcome.reason, ::testing::HasSubstr("error"));
+  const Outcome endless = laboratory.judge(broken, {.artifact = std::nullopt, .timed_out = true, .log = {}}, 1);
+  EXPECT_EQ(endless.verdict, Verdict::build_failed);
+  EXPECT_EQ(endless.reason, "the compiler did not end in time");
   testing_support::expect_error(ErrorCode::build_failed, "did not build", [&] { laboratory.build(broken); });
+}
+
+// Of a program that passed here nothing new is learnt by the same gate; another one passes it first.
+TEST(Laboratory, ABaseThatPassedIsNotVerifiedAgain) {
+  const Workload workload = parse_workload("b1h1l32d16:fp32");
+  Laboratory laboratory(workload, cpu_facts(), builder(), nullptr, quick());
+  const auto gated_s = [&](const char* variant) {
+    const double before = laboratory.phases().gate.wall_s;
+    laboratory.set_base(laboratory.build(parse_variant(variant, workload, cpu_facts())));
+    return laboratory.phases().gate.wall_s - before;
+  };
+  EXPECT_GT(gated_s("fwd_cpu"), 0);
+  EXPECT_EQ(gated_s("fwd_cpu"), 0);
+  EXPECT_GT(gated_s("fwd_cpu:block_n=16"), 0);
+  EXPECT_EQ(gated_s("fwd_cpu"), 0);
+  EXPECT_EQ(describe(laboratory.base().variant), describe(parse_variant("fwd_cpu", workload, cpu_facts())));
 }
 
 // A look times, and judges nothing: what does not build or dies has a reason instead of a time, and the next look
@@ -58,6 +77,15 @@ TEST(Laboratory, ALookIsATimeOrAReason) {
   EXPECT_EQ(good.reason, "");
   EXPECT_GT(good.pair.ratio.low, 0);
   EXPECT_GT(good.pair.trial_median_us, 0);
+  // Of what is hopeless after its first quad there is no second; fewer replays do.
+  EXPECT_EQ(good.pair.ratios.size(), 2U);
+  const auto briefly = [&](double hopeless_below) {
+    return laboratory.look(base, builder().build(laboratory.request_for(base)),
+                           {.most_replays = 1, .hopeless_below = hopeless_below});
+  };
+  EXPECT_EQ(briefly(1e9).pair.ratios.size(), 1U);
+  EXPECT_GT(briefly(1e9).pair.ratio.value, 0);
+  EXPECT_EQ(briefly(1e-9).pair.ratios.size(), 2U);
   // One that does nothing is fast: that is why a look is no verdict.
   const Look idle = look_at(head + "{}");
   EXPECT_EQ(idle.reason, "");
