@@ -12,6 +12,7 @@
 #include "ladder/ladder.hpp"
 #include "process/interrupt.hpp"
 #include "worker/child.hpp"
+#include "worker/worker.hpp"
 
 namespace {
 
@@ -104,6 +105,13 @@ int main(int argc, char** argv) {
     return kUsage;
   } catch (const heed::Error& error) {
     return report(error, json);
+  } catch (const heed::worker::WorkerFailure& failure) {
+    // Of a base or a champion, which has passed the gate: a fault of the machine rather than of the kernel.
+    return report(heed::Error(heed::ErrorCode::worker,
+                              fmt::format("a kernel that has passed the gate could not be timed: {}. Where other "
+                                          "programs take the processors, stop them or raise --launch-limit",
+                                          failure.what())),
+                  json);
   } catch (const std::exception& error) {
     return report(heed::Error(heed::ErrorCode::internal, fmt::format("unexpected failure: {}", error.what())), json);
   }

@@ -16,6 +16,7 @@
 #include "jit/elf.hpp"
 #include "jit/machine_code.hpp"
 #include "jit/shared_object.hpp"
+#include "process/interrupt.hpp"
 #include "process/timeline.hpp"
 
 namespace heed::jit {
@@ -24,6 +25,7 @@ namespace {
 
 // Of the JSON beside a binary and of the audit whose findings it holds; part of the key, so that another is another
 // entry.
+constexpr int kAttempts = 3;  // at a build that something outside kills
 constexpr int kFormat = 6;
 
 // make_host_toolchain names both on the command line of every build.
@@ -303,9 +305,17 @@ BuildOutcome Builder::run(const BuildRequest& request, bool fresh) {
     output = cache_.temporary(key);
     result = compiler.compile(request, output, options_.limit_s);
   }
+  for (int attempt = 1; result.killed && attempt < kAttempts; ++attempt)
+    result = compiler.compile(request, output, options_.limit_s);
+  if (result.killed)
+    result.log = fmt::format(
+        "something outside killed the compiler, {} times in a row, as the system does where memory "
+        "runs out\n{}",
+        kAttempts, result.log);
   if (!result.ok) {
     std::error_code error;
     fs::remove(output, error);
+    check_interrupt();  // which ends compilers, too
     return {.artifact = std::nullopt, .timed_out = result.timed_out, .log = result.log};
   }
   Artifact artifact;

@@ -102,6 +102,16 @@ std::string limit_met(const ProcessResult& run) {
   return {};
 }
 
+bool was_killed_from_outside(const ProcessResult& run) {
+  if (run.ok() || run.timed_out || run.interrupted || !limit_met(run).empty()) return false;
+  if (run.signal == SIGKILL || run.signal == SIGTERM || run.signal == SIGHUP || run.signal == SIGINT) return true;
+  // g++ and clang++ of their assembler, linker and compiler proper. A source that prints as much is built again in
+  // vain.
+  const auto says = [&](std::string_view words) { return run.output.find(words) != std::string::npos; };
+  return says("Killed signal terminated program") || says("Terminated signal terminated program") ||
+         says("unable to execute command: Killed") || says("unable to execute command: Terminated");
+}
+
 std::string without_foreign_files(std::string_view log, std::string_view tree) {
   // "FILE:12:", "FILE(12):", "In file included from FILE:12", with what compilers put in front.
   static const std::regex place(

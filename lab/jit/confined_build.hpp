@@ -42,4 +42,8 @@ Confinement confinement_of_build(const std::string& program, const std::vector<s
 /// Which limit ended a build, in words; empty when none did.
 std::string limit_met(const ProcessResult& run);
 
+/// Whether a signal ended the build that neither its limits nor its own faults bring about: memory ran out, or somebody
+/// sent it. A compiler whose own part was killed says so and exits.
+bool was_killed_from_outside(const ProcessResult& run);
+
 }  // namespace heed::jit

@@ -84,7 +84,11 @@ class HostToolchain final : public Toolchain {
     if (run.ok()) folder.keep(output);
     std::string log = without_foreign_files(folder.unnamed_in(run.output), include_root_.string());
     if (const std::string limit = run.ok() ? "" : limit_met(run); !limit.empty()) log = limit + "\n" + log;
-    return {.ok = run.ok(), .timed_out = run.timed_out, .log = std::move(log), .breach = {}};
+    return {.ok = run.ok(),
+            .timed_out = run.timed_out,
+            .log = std::move(log),
+            .breach = {},
+            .killed = was_killed_from_outside(run)};
   }
 
  private:

@@ -49,21 +49,24 @@ class NvrtcToolchain final : public Toolchain {
     // ptxas report. Heed's cache is the only one.
     confinement.environment.push_back("CUDA_CACHE_DISABLE=1");
     const ProcessResult run = run_process({self, "nvrtc"}, order.dump(), limit_s, confinement);
-    if (run.timed_out) return {.ok = false, .timed_out = true, .log = "the build did not end in time", .breach = {}};
+    if (run.timed_out)
+      return {.ok = false, .timed_out = true, .log = "the build did not end in time", .breach = {}, .killed = false};
     const auto answer = nlohmann::json::parse(run.output, nullptr, /*allow_exceptions=*/false);
     if (!run.ok() || !answer.is_object()) {
       const std::string limit = limit_met(run);
       return {.ok = false,
               .timed_out = false,
               .log = fmt::format("the build process failed: {}", limit.empty() ? trim(run.output) : limit),
-              .breach = {}};
+              .breach = {},
+              .killed = was_killed_from_outside(run)};
     }
     const bool ok = answer.value("ok", false);
     if (ok) folder.keep(output);
     return {.ok = ok,
             .timed_out = false,
             .log = without_foreign_files(answer.value("log", std::string()), {}),
-            .breach = answer.value("breach", std::string())};
+            .breach = answer.value("breach", std::string()),
+            .killed = false};
   }
 
  private:

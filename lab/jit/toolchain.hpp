@@ -27,7 +27,8 @@ class Toolchain {
     bool ok = false;
     bool timed_out = false;
     std::string log;
-    std::string breach;  ///< of the kernel contract, where only the compiler's output shows it
+    std::string breach;   ///< of the kernel contract, where only the compiler's output shows it
+    bool killed = false;  ///< by a signal from outside, as where memory runs out: no fault of the source
   };
   virtual Result compile(const BuildRequest& request, const std::filesystem::path& output, double limit_s) const = 0;
 

@@ -97,7 +97,9 @@ class TimedSets {
   /// Memory for copies of the image, which the next measurement uses again: fresh pages take longer than the copy (12
   /// of 14 ms for 42 MB).
   [[nodiscard]] std::vector<std::byte> take_buffer();
-  void give_back(std::vector<std::byte> buffer) { spare_.push_back(std::move(buffer)); }
+  void give_back(std::vector<std::byte> buffer) {
+    if (!buffer.empty()) spare_.push_back(std::move(buffer));
+  }
 
  private:
   [[nodiscard]] worker::ChannelRange channels_of(const verify::Place& place, Dtype dtype, std::uint64_t offset) const;

@@ -30,10 +30,14 @@ bool send_all(int socket, const void* data, std::size_t bytes) {
   return true;
 }
 
-Received receive_all(int socket, void* data, std::size_t bytes, Clock::time_point deadline, bool has_deadline,
-                     bool interruptible) {
-  auto* at = static_cast<char*>(data);
-  while (bytes > 0) {
+Clock::time_point deadline_in(double limit_s) {
+  return Clock::now() +
+         std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(std::max(0.0, limit_s)));
+}
+
+// Received::frame: there is something to read, were it the end of the other side.
+Received wait_for_bytes(int socket, Clock::time_point deadline, bool has_deadline, bool interruptible) {
+  for (;;) {
     int wait_ms = 200;  // short, so that an interrupt is seen
     if (has_deadline) {
       const double left = std::chrono::duration<double, std::milli>(deadline - Clock::now()).count();
@@ -44,7 +48,16 @@ Received receive_all(int socket, void* data, std::size_t bytes, Clock::time_poin
     pollfd fd{socket, POLLIN, 0};
     const int ready = ::poll(&fd, 1, wait_ms);
     if (ready < 0 && errno != EINTR) return Received::closed;
-    if (ready <= 0) continue;
+    if (ready > 0) return Received::frame;
+  }
+}
+
+Received receive_all(int socket, void* data, std::size_t bytes, Clock::time_point deadline, bool has_deadline,
+                     bool interruptible) {
+  auto* at = static_cast<char*>(data);
+  while (bytes > 0) {
+    if (const Received r = wait_for_bytes(socket, deadline, has_deadline, interruptible); r != Received::frame)
+      return r;
     const ssize_t got = ::read(socket, at, bytes);
     if (got < 0 && (errno == EINTR || errno == EAGAIN)) continue;
     if (got <= 0) return Received::closed;
@@ -326,9 +339,12 @@ bool send_frame(int socket, const nlohmann::json& message) {
   return send_all(socket, header, sizeof header) && send_all(socket, text.data(), text.size());
 }
 
+Received wait_for_frame(int socket, double limit_s, bool interruptible) {
+  return wait_for_bytes(socket, deadline_in(limit_s), limit_s >= 0, interruptible);
+}
+
 Received receive_frame(int socket, double limit_s, bool interruptible, nlohmann::json& message) {
-  const auto deadline =
-      Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(std::max(0.0, limit_s)));
+  const auto deadline = deadline_in(limit_s);
   const bool has_deadline = limit_s >= 0;
   std::uint32_t header[2] = {};
   if (const Received r = receive_all(socket, header, sizeof header, deadline, has_deadline, interruptible);

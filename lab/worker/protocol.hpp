@@ -120,6 +120,9 @@ inline constexpr std::uint32_t kMostFrameBytes = 64U << 20;
 bool send_frame(int socket, const nlohmann::json& message);
 
 enum class Received { frame, closed, timed_out, garbage, interrupted };
+/// Waits for the beginning of a frame, or for the other side's end, and reads nothing: Received::frame where there is
+/// one. Parameters are receive_frame's.
+Received wait_for_frame(int socket, double limit_s, bool interruptible);
 /// Reads a frame. @param limit_s wall clock; negative: no limit. `interruptible`: a Ctrl-C ends the wait.
 Received receive_frame(int socket, double limit_s, bool interruptible, nlohmann::json& message);
 

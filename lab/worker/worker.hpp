@@ -20,7 +20,7 @@ class WorkerFailure : public std::runtime_error {
   enum class Kind {
     launch_failed,  ///< the device refused the launch or the memory
     crashed,        ///< a signal, a device fault, or an end nobody asked for
-    timed_out,      ///< over the wall-clock limit
+    timed_out,      ///< over its limit: wall clock, without what its threads waited for a processor
     garbage,        ///< bytes on the socket that are no answer
     left_state,     ///< a candidate left the processor in another state than it found it
     killed,         ///< by a signal that no candidate can cause: the machine's memory ran out, or somebody sent it
@@ -121,6 +121,7 @@ class Worker {
 
  private:
   nlohmann::json call(nlohmann::json request, double limit_s);
+  Received wait_for_answer(double limit_s);
   void note_busy(const nlohmann::json& answer, double wall_us);
   void stop();
 

@@ -1,0 +1,70 @@
+#include "process/processor_wait.hpp"
+
+#include <algorithm>
+#include <charconv>
+#include <filesystem>
+#include <sstream>
+#include <string>
+
+#include "base/files.hpp"
+
+namespace heed {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::optional<pid_t> number_of(const fs::path& path) {
+  const std::string name = path.filename().string();
+  pid_t number = 0;
+  const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), number);
+  return error == std::errc() && end == name.data() + name.size() ? std::optional(number) : std::nullopt;
+}
+
+// "PID (NAME) STATE PARENT GROUP ...", where the name may hold anything.
+std::optional<pid_t> group_of(const fs::path& process) {
+  const std::string text = read_kernel_file(process / "stat");
+  const std::size_t after_name = text.rfind(") ");
+  if (after_name == std::string::npos) return std::nullopt;
+  std::istringstream fields(text.substr(after_name + 2));
+  std::string state;
+  pid_t parent = 0;
+  pid_t group = 0;
+  fields >> state >> parent >> group;
+  return fields ? std::optional(group) : std::nullopt;
+}
+
+}  // namespace
+
+std::optional<double> parse_processor_wait(std::string_view schedstat) {
+  std::istringstream words{std::string(schedstat)};
+  double ran_ns = 0;
+  double waited_ns = 0;
+  double slices = 0;
+  words >> ran_ns >> waited_ns >> slices;
+  if (!words || waited_ns < 0) return std::nullopt;
+  return waited_ns * 1e-9;
+}
+
+ProcessorWaits processor_waits(pid_t group) {
+  ProcessorWaits waits;
+  std::error_code error;
+  for (fs::directory_iterator process("/proc", error), end; !error && process != end; process.increment(error)) {
+    if (!number_of(process->path()) || group_of(process->path()) != group) continue;
+    std::error_code gone;  // processes end while they are looked at
+    for (fs::directory_iterator thread(process->path() / "task", gone); !gone && thread != end; thread.increment(gone))
+      if (const auto waited_s = parse_processor_wait(read_kernel_file(thread->path() / "schedstat")))
+        waits[number_of(thread->path()).value_or(0)] = *waited_s;
+  }
+  return waits;
+}
+
+double longest_wait(const ProcessorWaits& before, const ProcessorWaits& after) {
+  double longest_s = 0;
+  for (const auto& [thread, waited_s] : after) {
+    const auto known = before.find(thread);
+    longest_s = std::max(longest_s, waited_s - (known == before.end() ? 0.0 : known->second));
+  }
+  return longest_s;
+}
+
+}  // namespace heed
