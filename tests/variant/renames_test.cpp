@@ -51,6 +51,7 @@ TEST(Renames, KnobsThatCameLater) {
   EXPECT_EQ(with_current_names("fwd_sm80:rowsum=mma,block_m=64"), "fwd_sm80:rowsum=mma,block_m=64");
   EXPECT_EQ(with_current_names("fwd_sm90_persistent:rowsum_reduce=at_end"),
             "fwd_sm90_persistent:rowsum_reduce=at_end,rowsum=fadd");
+  EXPECT_EQ(with_current_names("fwd_cpu:block_m=64"), "fwd_cpu:block_m=64,lanes=queries,split_keys=0");
 }
 
 TEST(Renames, EveryFamilyOfBefore) {
