@@ -14,7 +14,6 @@
 #include "dispatch/champions.hpp"
 #include "dispatch/contract.hpp"
 #include "trial/laboratory.hpp"
-#include "variant/renames.hpp"
 
 namespace heed::cli {
 namespace {
@@ -59,7 +58,7 @@ void check(const dispatch::BookEntry& entry, BookFinding& finding) {
   }
   const DeviceFacts device = device_of_arch(r.arch);
   const Workload workload = parse_workload(r.workload);
-  const Variant variant = parse_variant(with_current_names(r.variant), workload, device);
+  const Variant variant = dispatch::built_variant(r.variant, workload, device);
   if (const auto why = dispatch::cannot_run(variant, {workload, std::nullopt}, device))
     refuse(fmt::format("{} is not legal for {}: {}", r.variant, r.workload, *why));
   const std::string is_for = machine_of(entry.image, device.compute_capability);
@@ -132,7 +131,7 @@ GateFinding gate_entry(const dispatch::BookEntry& entry, const MachineOptions& m
     return {State::skipped,
             fmt::format("its program is for {}, and {} of this machine is {}", r.arch, device.name, device.arch)};
   const Workload workload = parse_workload(r.workload);
-  const Variant variant = parse_variant(with_current_names(r.variant), workload, device);
+  const Variant variant = dispatch::built_variant(r.variant, workload, device);
   const auto builder = machine.builder();
   trial::Laboratory laboratory(workload, device, *builder, nullptr, machine.trial_options());
   if (auto why = laboratory.refuses(variant)) return {State::failed, *why};

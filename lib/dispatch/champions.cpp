@@ -31,13 +31,14 @@ std::optional<Workload> read_workload(const std::string& text) {
   }
 }
 
-// Whether a variant's text says of each knob of its family what it is.
-bool names_every_knob(std::string_view text, const Family& family) {
+// The first knob of its family that a variant's text does not name; empty where it names all.
+std::string knob_left_out(std::string_view text, const Family& family) {
   const std::vector<std::string> settings = split(text.substr(text.find(':') + 1), ',');
-  return std::all_of(family.knobs().begin(), family.knobs().end(), [&](const Knob& knob) {
-    return std::any_of(settings.begin(), settings.end(),
-                       [&](const std::string& setting) { return setting.starts_with(knob.name + "="); });
+  const auto found = std::find_if(family.knobs().begin(), family.knobs().end(), [&](const Knob& knob) {
+    return std::none_of(settings.begin(), settings.end(),
+                        [&](const std::string& setting) { return setting.starts_with(knob.name + "="); });
   });
+  return found == family.knobs().end() ? "" : found->name;
 }
 
 // The id of a champion's base by today's names; the stored one where its config was not stored, or is no config of
@@ -48,7 +49,7 @@ std::string id_of_base(const ProgramRecord& record, const Workload& workload, co
   try {
     const std::string text = with_current_names(p.base_config);
     const Variant base = parse_variant(text, workload, device);
-    return names_every_knob(text, *base.family) ? base.id() : p.base;
+    return knob_left_out(text, *base.family).empty() ? base.id() : p.base;
   } catch (const Error&) {
     return p.base;
   }
@@ -72,6 +73,15 @@ std::optional<std::string> cannot_run(const Variant& variant, const Wanted& want
   return std::nullopt;
 }
 
+Variant built_variant(std::string_view text, const Workload& workload, const DeviceFacts& device) {
+  const std::string current = with_current_names(text);
+  Variant variant = parse_variant(current, workload, device);
+  if (const std::string missing = knob_left_out(current, *variant.family); !missing.empty())
+    throw Error(ErrorCode::programs,
+                fmt::format("{} does not say what {} its binary was built with; build it anew", text, missing));
+  return variant;
+}
+
 Champions::Champions(std::shared_ptr<const ProgramFile> file, const DeviceFacts& device)
     : file_(std::move(file)), device_(device) {
   for (const ProgramRecord& record : file_->records())
@@ -90,7 +100,7 @@ std::optional<Champions::Found> Champions::admitted(const Entry& entry, const Wa
                       kernel_contract(record.workload));
   if (!why.empty()) return std::nullopt;
   try {
-    Variant variant = parse_variant(with_current_names(record.variant), entry.workload, device_);
+    Variant variant = built_variant(record.variant, entry.workload, device_);
     if (const auto reason = cannot_run(variant, wanted, device_)) {
       why = *reason;
       return std::nullopt;

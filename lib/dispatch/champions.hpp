@@ -4,6 +4,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "device/device_facts.hpp"
@@ -20,6 +21,11 @@ struct Wanted {
 
 /// Why a variant cannot be launched for it on a device; empty where it can.
 std::optional<std::string> cannot_run(const Variant& variant, const Wanted& wanted, const DeviceFacts& device);
+
+/// The variant that a stored binary was built of, from its text by today's or earlier names. Every knob must be there:
+/// the rule that fills in those left out is today's, and a binary launched by another variant's plan writes past its
+/// workspace. @throws Error(programs, config)
+Variant built_variant(std::string_view text, const Workload& workload, const DeviceFacts& device);
 
 class Champions {
  public:

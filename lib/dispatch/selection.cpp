@@ -104,7 +104,7 @@ Programs::Programs(std::shared_ptr<const ProgramFile> file, const DeviceFacts& d
     }
     try {
       const DeviceFacts facts = facts_for(record.arch, device_);
-      entries_.push_back({&record, parse_variant(record.variant, parse_workload(record.workload), facts), fit, facts});
+      entries_.push_back({&record, built_variant(record.variant, parse_workload(record.workload), facts), fit, facts});
     } catch (const Error& error) {
       throw Error(ErrorCode::programs,
                   fmt::format("{} holds a program that this library does not know: {}", file_->name(), error.what()),

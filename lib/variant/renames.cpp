@@ -183,9 +183,11 @@ struct LaterKnob {
   std::string_view knob;
   std::string_view value;
 };
-constexpr std::array<LaterKnob, 3> kLaterKnobs = {{{"fwd_sm90_decode", "max_splits", "0"},
+constexpr std::array<LaterKnob, 5> kLaterKnobs = {{{"fwd_sm90_decode", "max_splits", "0"},
                                                    {"fwd_sm80", "rowsum", "fadd"},
-                                                   {"fwd_sm90_persistent", "rowsum", "fadd"}}};
+                                                   {"fwd_sm90_persistent", "rowsum", "fadd"},
+                                                   {"fwd_cpu", "lanes", "queries"},
+                                                   {"fwd_cpu", "split_keys", "0"}}};
 
 std::string with_later_knobs(std::string text) {
   for (const LaterKnob& later : kLaterKnobs)

@@ -104,6 +104,27 @@ TEST_F(Order, AChampionThatMayNotRunIsToldAndPassedOver) {
   EXPECT_EQ(refused_.size(), 1U);
 }
 
+// Without one setting of a variant's text, which is not the last.
+std::string without(std::string text, const std::string& knob) {
+  const std::size_t at = text.find(knob + "=");
+  return text.erase(at, text.find(',', at) + 1 - at);
+}
+
+// Today's rule for a knob that a text leaves out is not what the binary was built with.
+TEST_F(Order, ABinaryThatDoesNotSayHowItWasBuiltIsNotRun) {
+  const Family& family = *rule(kSelectedFor).family;
+  const std::string knob = family.knobs().front().name;
+  BookEntry entry = champion(kSelectedFor);
+  entry.record.variant = without(entry.record.variant, knob);
+  const Champions one = book({entry});
+  EXPECT_EQ(select(&one).step, Step::rule);
+  ASSERT_EQ(refused_.size(), 1U);
+  EXPECT_THAT(refused_[0], ::testing::HasSubstr("does not say what " + knob + " its binary was built with"));
+  entry.record.provenance.reset();
+  has(entry);
+  expect_error(ErrorCode::programs, "does not say what " + knob, [&] { (void)select(); });
+}
+
 TEST_F(Order, NeighboursKeepToTheRule) {
   const Champions near = book({champion(kNear)});
   EXPECT_EQ(select(&near).step, Step::neighbour);

@@ -51,6 +51,7 @@ TEST(Renames, KnobsThatCameLater) {
   EXPECT_EQ(with_current_names("fwd_sm80:rowsum=mma,block_m=64"), "fwd_sm80:rowsum=mma,block_m=64");
   EXPECT_EQ(with_current_names("fwd_sm90_persistent:rowsum_reduce=at_end"),
             "fwd_sm90_persistent:rowsum_reduce=at_end,rowsum=fadd");
+  EXPECT_EQ(with_current_names("fwd_cpu:block_m=64"), "fwd_cpu:block_m=64,lanes=queries,split_keys=0");
 }
 
 TEST(Renames, EveryFamilyOfBefore) {
@@ -83,7 +84,7 @@ TEST(Renames, PairedTilesOfFwdSm80AreInTheOrderOfFwdSm90Split) {
 }
 
 TEST(Renames, LeavesCurrentAndUnknownTextsAlone) {
-  for (const char* text : {"fwd_sm90_split:cluster=2", "fwd_cpu:block_m=64,pack_gqa=off", "fwd_cpu", "", "nothing:a=b",
+  for (const char* text : {"fwd_sm90_split:cluster=2", "fwd_cpu:pack_gqa=off,lanes=columns,split_keys=512", "fwd_cpu", "", "nothing:a=b",
                            "ladder:rung=swizzle"})
     EXPECT_EQ(with_current_names(text), text);
   EXPECT_EQ(with_current_names("fwd_decode"), "fwd_sm80_decode");
@@ -94,8 +95,9 @@ TEST(Renames, StoredCpuVariantsParse) {
   const DeviceFacts device = representative_cpu(*find_cpu_level("x86-64-v4-amx"));
   for (const auto& [stored, now] :
        {std::pair{"fwd_cpu:unit=matrix,block_m=512,key_heads=own,prefetch=0,threads=2",
-                  "fwd_cpu:unit=matrix,block_m=512,pack_gqa=off,prefetch=0,threads=2"},
-        std::pair{"fwd_cpu:unit=matrix,key_heads=shared", "fwd_cpu:unit=matrix,pack_gqa=on"}}) {
+                  "fwd_cpu:unit=matrix,block_m=512,pack_gqa=off,prefetch=0,threads=2,lanes=queries,split_keys=0"},
+        std::pair{"fwd_cpu:unit=matrix,key_heads=shared",
+                  "fwd_cpu:unit=matrix,pack_gqa=on,lanes=queries,split_keys=0"}}) {
     EXPECT_EQ(with_current_names(stored), now);
     EXPECT_EQ(describe(parse_variant(with_current_names(stored), workload, device)),
               describe(parse_variant(now, workload, device)));
