@@ -35,8 +35,7 @@ inline constexpr int kSlabKeys = 32;
 enum class Pingpong {
   off,
   on,            ///< the tensor cores: products are issued one warpgroup after the other (FlashAttention-3, 3.1)
-  exponentials,  ///< the special-function units, which are slower than products of 8 bits up to head dim 64 and as fast
-                 ///< at 128: warpgroups in step would all exponentiate, then all wait
+  exponentials,  ///< the special-function units: one has them while others wait for scores or round probabilities
 };
 
 struct Config {
