@@ -26,7 +26,7 @@ def setUpModule():
     operators = {one.name: one for one in op_db if one.name in NAMES}
 
 
-def outcome(operator, sample, needs_gradient, seed=5):
+def outcome(operator, sample, needs_gradient):
     """The output and the gradients of a sample's tensors, or the exception."""
 
     def leaf(value):
@@ -38,7 +38,7 @@ def outcome(operator, sample, needs_gradient, seed=5):
     leaves = []
     arguments = [leaf(value) for value in (sample.input, *sample.args)]
     named = {name: leaf(value) for name, value in sample.kwargs.items()}
-    torch.manual_seed(seed)
+    torch.manual_seed(5)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -69,8 +69,8 @@ class Samples(unittest.TestCase):
                                 continue
                             self.assertNotIsInstance(got, Exception, repr(got))
                             self.assertEqual([one is None for one in got], [one is None for one in wanted])
-                            other = outcome(operators[name], sample, needs_gradient, seed=6)
-                            if not torch.equal(other[0].nan_to_num(), wanted[0].nan_to_num()):  # dropout, whose seed drops others in Heed
+                            if any(isinstance(given, float) and 0 < given < 1 for given in (*sample.args, sample.kwargs.get("dropout_p"))):
+                                # One seed of PyTorch's generator drops others in Heed.
                                 self.assertEqual(got[0].shape, wanted[0].shape)
                                 continue
                             # PyTorch computes calls of three dimensions without a fused kernel, in float32, whose gradients do not go
