@@ -218,7 +218,7 @@ void add_evolve(CLI::App& app, int& exit_code) {
   command
       ->add_option(
           "--drafts", o->drafts,
-          "Variants built and timed for a moment for each trial, which is the fastest of them [24 on a GPU, 1, "
+          "Variants built and timed for a moment for each trial, which is the fastest of them [12 on a GPU, 1, "
           "which is none but the trial, on a CPU]")
       ->check(CLI::Range(1, 100));
   command->add_option("--strategy", o->strategy, "elite, single or islands")->capture_default_str();
