@@ -33,15 +33,24 @@ FinalOutcome Finals::compare(const std::set<std::size_t>& called_up) {
   finalists_ = {best.begin(), best.end()};
 
   FinalOutcome outcome;
-  outcome.yardstick = measure_yardstick();
+  if (!yardstick_ || yardstick_->spread > kSharp) yardstick_ = measure_yardstick();
+  outcome.yardstick = *yardstick_;
   const double self_spread = outcome.yardstick.spread;
   std::map<std::size_t, record::FinalComparison> last;
+  std::map<std::size_t, std::size_t> taken;  // of what was measured of a trial, in this round
   const MeasureFresh measure = [&](std::size_t number) -> std::optional<measure::PairResult> {
     const store::TrialRecord& t = run_.trials[number];
+    std::vector<record::FinalComparison>& known = measured_[number];
+    const std::size_t next = taken[number]++;
+    if (next < known.size()) {
+      store_comparison(known[next]);
+      return (last[number] = known[next]).pair;
+    }
     run_.observer.message(fmt::format("measuring trial {} in a fresh process ({:.3f} [{:.3f}, {:.3f}] in the search)",
                                       t.number, t.ratio, t.ratio_low, t.ratio_high));
     std::optional<record::FinalComparison> one = compare_in_fresh_process(t, outcome.refused);
     if (!one) return std::nullopt;
+    known.push_back(*one);
     return (last[number] = std::move(*one)).pair;
   };
   const auto may_go_on = [&] { return run_.has_time_for((kFinalProcesses + 1) * run_.final_process_s()); };
@@ -67,6 +76,11 @@ FinalOutcome Finals::compare(const std::set<std::size_t>& called_up) {
   return outcome;
 }
 
+void Finals::store_comparison(const record::FinalComparison& comparison) {
+  run_.store.add_comparison(
+      {0, run_.run, "final", comparison.variant, run_.laboratory.base().variant.id(), record::to_json(comparison)});
+}
+
 void Finals::refuse(const std::string& why, std::vector<std::string>& refused) {
   refused.push_back(why);
   run_.observer.message(why);
@@ -80,7 +94,9 @@ bool Finals::keeps_pace(record::Champion& finalist, std::vector<std::string>& re
   const store::TrialRecord& trial = run_.trials[static_cast<std::size_t>(number)];
   if (base_large_us_ <= 0) base_large_us_ = laboratory.measure_large(laboratory.base());
   try {
-    finalist.large_us = laboratory.measure_large(laboratory.build(run_.variant_of(trial)));
+    const auto [large_us, is_new] = large_us_.try_emplace(number, 0);
+    if (is_new) large_us->second = laboratory.measure_large(laboratory.build(run_.variant_of(trial)));
+    finalist.large_us = large_us->second;
   } catch (const trial::WrongWhenTimed& wrong) {
     refuse(fmt::format("trial {}: {}", number, wrong.what()), refused);
     return false;
@@ -115,9 +131,11 @@ void Finals::prefer_short_dependents(std::vector<Finalist>& finalists) {
     if (const std::optional<measure::Counts> counted = counted_ratios(comparison.pair))
       standing.cycles = counted->cycles;
     const bool ties = standings.empty() || standing.ratio > standings.front().ratio * (1 - kTie);
-    if (ties && finalists.size() > 1)
-      standing.dependent_us = one.champion.dependent_us =
-          run_.dependent_us(run_.variant_of(run_.trials[one.contender.trial]));
+    if (ties && finalists.size() > 1) {
+      const auto [dependent_us, is_new] = dependent_us_.try_emplace(one.contender.trial, 0);
+      if (is_new) dependent_us->second = run_.dependent_us(run_.variant_of(run_.trials[one.contender.trial]));
+      standing.dependent_us = one.champion.dependent_us = dependent_us->second;
+    }
     standings.push_back(standing);
   }
   const auto best = static_cast<std::ptrdiff_t>(best_of(standings));
@@ -157,8 +175,7 @@ std::optional<record::FinalComparison> Finals::compare_in_fresh_process(const st
                                      .error = outcome.error,
                                      .before = outcome.before,
                                      .after = outcome.after};
-  run_.store.add_comparison(
-      {0, run_.run, "final", comparison.variant, run_.laboratory.base().variant.id(), record::to_json(comparison)});
+  store_comparison(comparison);
   if (comparison.verdict == Verdict::ok) return comparison;
   refuse(fmt::format("trial {}: {}: {}", t.number, to_string(comparison.verdict), comparison.reason), refused);
   return std::nullopt;

@@ -45,6 +45,7 @@ class Finals {
   /// Notes why in `refused` where that process refused it.
   std::optional<record::FinalComparison> compare_in_fresh_process(const store::TrialRecord& trial,
                                                                   std::vector<std::string>& refused);
+  void store_comparison(const record::FinalComparison& comparison);
   void refuse(const std::string& why, std::vector<std::string>& refused);
 
   /// A program that passed the gate in a fresh process of this comparison or an earlier one.
@@ -55,6 +56,11 @@ class Finals {
 
   RunContext& run_;
   std::set<std::size_t> finalists_;
+  // What a round measured is as good in the next one, which an ablation begins some seconds later.
+  std::optional<trial::Laboratory::SelfComparison> yardstick_;
+  std::map<std::size_t, std::vector<record::FinalComparison>> measured_;  ///< of each trial, in fresh processes
+  std::map<int, double> large_us_;
+  std::map<std::size_t, double> dependent_us_;
   std::map<int, Verified> verified_;       ///< by the trial's number
   std::map<int, std::string> objections_;  ///< of tools, to trials with edited sources; "" where there is none
   double base_large_us_ = 0;               ///< of the base where scores are large; 0 before it is asked for

@@ -73,6 +73,10 @@ SharedSearch::SharedSearch(RunContext& run, std::vector<DeviceOfRun> devices, do
       for (const nlohmann::json& one : stored->base.value("devices", nlohmann::json::array()))
         if (one.value("name", std::string()) == devices[i].name && one.contains("self_spread"))
           self_spread = one.at("self_spread").get<double>();
+    if (i == 0 && !self_spread && stored && stored->base.is_object()) {  // the base was prepared there
+      self_spread = run.self_spread;
+      note_in_base(devices[i].name, {{"us", stored->base.at("us")}, {"self_ratio", stored->base.at("self_ratio")}});
+    }
     statuses_.push_back({.name = devices[i].name});
     auto station = std::make_unique<Station>(run, std::move(devices[i]), base, self_spread,
                                              [this, i](const std::string& text) { say(i, text); });
