@@ -13,6 +13,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr double kPatience = 10;
+
 std::optional<pid_t> number_of(const fs::path& path) {
   const std::string name = path.filename().string();
   pid_t number = 0;
@@ -20,17 +22,16 @@ std::optional<pid_t> number_of(const fs::path& path) {
   return error == std::errc() && end == name.data() + name.size() ? std::optional(number) : std::nullopt;
 }
 
-// "PID (NAME) STATE PARENT GROUP ...", where the name may hold anything.
-std::optional<pid_t> group_of(const fs::path& process) {
+// "PID (NAME) STATE PARENT ...", where the name may hold anything.
+std::optional<pid_t> parent_of(const fs::path& process) {
   const std::string text = read_kernel_file(process / "stat");
   const std::size_t after_name = text.rfind(") ");
   if (after_name == std::string::npos) return std::nullopt;
   std::istringstream fields(text.substr(after_name + 2));
   std::string state;
   pid_t parent = 0;
-  pid_t group = 0;
-  fields >> state >> parent >> group;
-  return fields ? std::optional(group) : std::nullopt;
+  fields >> state >> parent;
+  return fields ? std::optional(parent) : std::nullopt;
 }
 
 }  // namespace
@@ -45,13 +46,14 @@ std::optional<double> parse_processor_wait(std::string_view schedstat) {
   return waited_ns * 1e-9;
 }
 
-ProcessorWaits processor_waits(pid_t group) {
+ProcessorWaits processor_waits(pid_t process) {
   ProcessorWaits waits;
   std::error_code error;
-  for (fs::directory_iterator process("/proc", error), end; !error && process != end; process.increment(error)) {
-    if (!number_of(process->path()) || group_of(process->path()) != group) continue;
+  for (fs::directory_iterator entry("/proc", error), end; !error && entry != end; entry.increment(error)) {
+    const std::optional<pid_t> number = number_of(entry->path());
+    if (!number || (*number != process && parent_of(entry->path()) != process)) continue;
     std::error_code gone;  // processes end while they are looked at
-    for (fs::directory_iterator thread(process->path() / "task", gone); !gone && thread != end; thread.increment(gone))
+    for (fs::directory_iterator thread(entry->path() / "task", gone); !gone && thread != end; thread.increment(gone))
       if (const auto waited_s = parse_processor_wait(read_kernel_file(thread->path() / "schedstat")))
         waits[number_of(thread->path()).value_or(0)] = *waited_s;
   }
@@ -65,6 +67,12 @@ double longest_wait(const ProcessorWaits& before, const ProcessorWaits& after) {
     longest_s = std::max(longest_s, waited_s - (known == before.end() ? 0.0 : known->second));
   }
   return longest_s;
+}
+
+bool is_over(double limit_s, double watched_s, double waited_s) {
+  const double passed_s = limit_s + watched_s;
+  const double ran = watched_s > 0 ? 1 - std::clamp(waited_s / watched_s, 0.0, 1.0) : 1;
+  return ran * passed_s >= limit_s || passed_s >= kPatience * limit_s;
 }
 
 }  // namespace heed

@@ -16,10 +16,15 @@ std::optional<double> parse_processor_wait(std::string_view schedstat);
 /// Seconds on a run queue, by thread.
 using ProcessorWaits = std::map<pid_t, double>;
 
-/// Of every thread of a process group, since each was started. Empty where Linux does not count it.
-ProcessorWaits processor_waits(pid_t group);
+/// Of every thread of a process and of its children, since each was started. Empty where Linux does not count it.
+ProcessorWaits processor_waits(pid_t process);
 
 /// The longest wait of one thread between two looks, in seconds; threads of the second look alone began between them.
 double longest_wait(const ProcessorWaits& before, const ProcessorWaits& after);
+
+/// Whether a limit of time is over for threads that other programs may have kept from the processors. It has passed,
+/// and in `watched_s` more seconds the thread that waited longest waited `waited_s`. That share is taken for the share
+/// of all the time; what is left of it must reach the limit, or all of it ten limits.
+bool is_over(double limit_s, double watched_s, double waited_s);
 
 }  // namespace heed

@@ -30,8 +30,8 @@ namespace {
 constexpr double kStartLimit_s = 60;  // creating a CUDA context on a cold driver takes seconds
 constexpr double kLoadLimit_s = 30;
 constexpr double kFrameLimit_s = 60;  // from the first byte of an answer to its last
-constexpr double kPatience = 10;      // so many limits at most, where a worker's threads wait for a processor
-constexpr double kStep = 0.1;         // of a limit, in which is watched how long they wait
+constexpr double kStep = 0.1;         // of a limit, after which is read how long they have waited
+constexpr double kLeastStep_s = 0.5;  // Linux counts a wait when it ends, which beside dozens of programs takes 0.2 s
 constexpr double kArenaShare = 0.6;   // of the memory that is available: inputs and references lie outside the arena
 
 // Signals that a program brings upon itself. All others come from outside.
@@ -123,22 +123,19 @@ void Worker::stop() {
 // A time-out is a verdict, and a candidate must not get it because other programs have the processors: a launch whose
 // two threads wait for each other takes 20 s beside a dozen compilers on two processors, and 0.01 s alone. So what the
 // thread that waits longest spends on a run queue is no part of the limit. It is read once the limit has passed, for
-// reading it takes longer than a launch; until then the share of the step that follows held.
+// reading it takes longer than a launch; its share from then on is taken for that of the time before.
 Received Worker::wait_for_answer(double limit_s) {
   using Clock = std::chrono::steady_clock;
   Received received = wait_for_frame(socket_, limit_s, /*interruptible=*/true);
-  double passed_s = limit_s;
-  double counted_s = 0;
-  while (received == Received::timed_out && counted_s < limit_s && passed_s < kPatience * limit_s) {
-    const ProcessorWaits before = processor_waits(pid_);
-    const auto begin = Clock::now();
-    received = wait_for_frame(socket_, kStep * limit_s, /*interruptible=*/true);
-    const double took_s = std::chrono::duration<double>(Clock::now() - begin).count();
-    const double ran = 1 - std::clamp(longest_wait(before, processor_waits(pid_)) / took_s, 0.0, 1.0);
-    counted_s += ran * (counted_s == 0 ? limit_s + took_s : took_s);
-    passed_s += took_s;
+  if (received != Received::timed_out) return received;
+  const ProcessorWaits before = processor_waits(pid_);
+  const auto begin = Clock::now();
+  for (;;) {
+    received = wait_for_frame(socket_, std::max(kStep * limit_s, kLeastStep_s), /*interruptible=*/true);
+    if (received != Received::timed_out) return received;
+    const double watched_s = std::chrono::duration<double>(Clock::now() - begin).count();
+    if (is_over(limit_s, watched_s, longest_wait(before, processor_waits(pid_)))) return received;
   }
-  return received;
 }
 
 nlohmann::json Worker::call(nlohmann::json request, double limit_s) {

@@ -24,8 +24,20 @@ TEST(ProcessorWait, TheLongestIsOfOneThreadBetweenTwoLooks) {
   EXPECT_DOUBLE_EQ(longest_wait({{1, 2.0}, {2, 1.0}}, {}), 0) << "all have ended";
 }
 
-// Three processes of one group on one processor: one of them runs.
-TEST(ProcessorWait, IsCountedOfAGroup) {
+TEST(ProcessorWait, IsNoPartOfALimit) {
+  EXPECT_TRUE(is_over(20, 2, 0)) << "nothing kept it from running";
+  EXPECT_TRUE(is_over(20, 2, 0.1));
+  EXPECT_FALSE(is_over(20, 2, 1.8)) << "a tenth of 22 s";
+  EXPECT_FALSE(is_over(20, 20, 11));
+  EXPECT_TRUE(is_over(20, 20, 10)) << "half of 40 s";
+  EXPECT_FALSE(is_over(20, 179, 179));
+  EXPECT_TRUE(is_over(20, 180, 180)) << "ten limits";
+  EXPECT_TRUE(is_over(20, 2, -1)) << "counters that went backwards say nothing";
+  EXPECT_TRUE(is_over(20, 0, 0));
+}
+
+// A process and three children on one processor: one of them runs.
+TEST(ProcessorWait, IsCountedOfAProcessAndItsChildren) {
   if (!std::filesystem::exists("/proc/self/schedstat")) GTEST_SKIP() << "this kernel counts no waits";
   cpu_set_t allowed;
   ASSERT_EQ(::sched_getaffinity(0, sizeof allowed, &allowed), 0);
@@ -34,32 +46,33 @@ TEST(ProcessorWait, IsCountedOfAGroup) {
   cpu_set_t one;
   CPU_ZERO(&one);
   CPU_SET(first, &one);
-  std::vector<pid_t> children;
-  for (int i = 0; i < 3; ++i) {
-    const pid_t child = ::fork();
-    ASSERT_GE(child, 0);
-    if (child == 0) {
-      ::sched_setaffinity(0, sizeof one, &one);
-      ::alarm(60);
-      for (volatile int spin = 0;; spin = 1 - spin) {
-      }
+  const pid_t family = ::fork();
+  ASSERT_GE(family, 0);
+  if (family == 0) {
+    ::setpgid(0, 0);
+    ::sched_setaffinity(0, sizeof one, &one);
+    for (int child = 0; child < 3 && ::fork() != 0; ++child) {
     }
-    children.push_back(child);
-    ASSERT_EQ(::setpgid(child, children.front()), 0);
+    ::alarm(60);
+    const volatile bool always = true;
+    while (always) {
+    }
   }
-  const ProcessorWaits before = processor_waits(children.front());
-  EXPECT_EQ(before.size(), 3U);
   double waited_s = 0;
-  for (int look = 0; look < 100 && waited_s == 0; ++look) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(50));
-    waited_s = longest_wait(before, processor_waits(children.front()));
+  std::size_t threads = 0;
+  ProcessorWaits before = processor_waits(family);
+  for (int look = 0; look < 200 && (waited_s == 0 || threads < 4); ++look) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    ProcessorWaits after = processor_waits(family);
+    threads = after.size();
+    waited_s = longest_wait(before, after);
+    before = std::move(after);
   }
+  EXPECT_EQ(threads, 4U);
   EXPECT_GT(waited_s, 0);
-  for (const pid_t child : children) {
-    ::kill(child, SIGKILL);
-    ::waitpid(child, nullptr, 0);
-  }
-  EXPECT_TRUE(processor_waits(children.front()).empty());
+  ::kill(-family, SIGKILL);
+  ::waitpid(family, nullptr, 0);
+  EXPECT_TRUE(processor_waits(family).empty());
 }
 
 }  // namespace
