@@ -74,11 +74,13 @@ class Loop:
         self.resume = ["evolve", "--resume", "1", *common]
         self.begun = False
         self.before = {}
+        self.process = None
         self.said = deque(maxlen=5)  # the run's last lines, for when it ends by itself
 
     def start(self):
         """The run, begun or resumed, and a list of the trials that it reports as they finish."""
         process = subprocess.Popen([self.heed, *(self.resume if self.begun else self.begin)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        self.process = process
         reported = []
         self.said.clear()
 
@@ -169,10 +171,14 @@ def main():
     random.seed(options.seed)
     with tempfile.TemporaryDirectory() as folder:
         loop = Loop(options.heed, folder)
-        if options.target != "worker":
-            loop.kill_run(options.kills)
-        if options.target != "run":
-            loop.kill_workers(options.kills)
+        try:
+            if options.target != "worker":
+                loop.kill_run(options.kills)
+            if options.target != "run":
+                loop.kill_workers(options.kills)
+        finally:
+            if loop.process is not None:
+                loop.process.kill()
         check(loop.begun, "no run was ever stored; the kills came too early")
         count = len(loop.before)
         end = subprocess.run([options.heed, *loop.resume, "--trials", str(count + 2), "--json"], capture_output=True, text=True)
