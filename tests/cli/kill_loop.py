@@ -119,12 +119,6 @@ class Loop:
         reader.join()
         self.look(reported)
 
-    def kill_run(self, kills):
-        for _ in range(kills):
-            process, reported, reader = self.start()
-            time.sleep(random.uniform(0.02, 2.5))
-            self.end(process, reported, reader)
-
     def undisturbed_s(self):
         """Seconds from the start to the first trial: as long as several of a worker's tasks, on this machine as busy as it is."""
         process, reported, reader = self.start()
@@ -136,6 +130,14 @@ class Loop:
         seconds = time.monotonic() - begin
         self.end(process, reported, reader)
         return seconds
+
+    def kill_run(self, kills):
+        # Between the start and well into a trial.
+        reach = max(2.5, 1.5 * self.undisturbed_s())
+        for _ in range(kills):
+            process, reported, reader = self.start()
+            time.sleep(random.uniform(0.02, reach))
+            self.end(process, reported, reader)
 
     def kill_workers(self, kills):
         # A run gives up where 20 workers in a row die at one task: kills that always come sooner than a task ends would show nothing else.
