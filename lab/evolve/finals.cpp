@@ -36,10 +36,11 @@ FinalOutcome Finals::compare(const std::set<std::size_t>& called_up) {
   outcome.yardstick = measure_yardstick();
   const double self_spread = outcome.yardstick.spread;
   std::map<std::size_t, record::FinalComparison> last;
+  std::map<std::size_t, int> processes;  // of each trial, so far
   const MeasureFresh measure = [&](std::size_t number) -> std::optional<measure::PairResult> {
     const store::TrialRecord& t = run_.trials[number];
-    run_.observer.message(fmt::format("measuring trial {} in a fresh process ({:.3f} [{:.3f}, {:.3f}] in the search)",
-                                      t.number, t.ratio, t.ratio_low, t.ratio_high));
+    run_.observer.message(fmt::format("measuring trial {} in fresh process {} ({:.3f} [{:.3f}, {:.3f}] in the search)",
+                                      t.number, ++processes[number], t.ratio, t.ratio_low, t.ratio_high));
     std::optional<record::FinalComparison> one = compare_in_fresh_process(t, outcome.refused);
     if (!one) return std::nullopt;
     return (last[number] = std::move(*one)).pair;
