@@ -46,8 +46,8 @@ FinalOutcome Finals::compare(const std::set<std::size_t>& called_up) {
       store_comparison(known[next]);
       return (last[number] = known[next]).pair;
     }
-    run_.observer.message(fmt::format("measuring trial {} in a fresh process ({:.3f} [{:.3f}, {:.3f}] in the search)",
-                                      t.number, t.ratio, t.ratio_low, t.ratio_high));
+    run_.observer.message(fmt::format("measuring trial {} in fresh process {} ({:.3f} [{:.3f}, {:.3f}] in the search)",
+                                      t.number, next + 1, t.ratio, t.ratio_low, t.ratio_high));
     std::optional<record::FinalComparison> one = compare_in_fresh_process(t, outcome.refused);
     if (!one) return std::nullopt;
     known.push_back(*one);

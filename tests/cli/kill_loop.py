@@ -74,11 +74,13 @@ class Loop:
         self.resume = ["evolve", "--resume", "1", *common]
         self.begun = False
         self.before = {}
+        self.process = None
         self.said = deque(maxlen=5)  # the run's last lines, for when it ends by itself
 
     def start(self):
         """The run, begun or resumed, and a list of the trials that it reports as they finish."""
         process = subprocess.Popen([self.heed, *(self.resume if self.begun else self.begin)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        self.process = process
         reported = []
         self.said.clear()
 
@@ -117,12 +119,6 @@ class Loop:
         reader.join()
         self.look(reported)
 
-    def kill_run(self, kills):
-        for _ in range(kills):
-            process, reported, reader = self.start()
-            time.sleep(random.uniform(0.02, 2.5))
-            self.end(process, reported, reader)
-
     def undisturbed_s(self):
         """Seconds from the start to the first trial: as long as several of a worker's tasks, on this machine as busy as it is."""
         process, reported, reader = self.start()
@@ -134,6 +130,14 @@ class Loop:
         seconds = time.monotonic() - begin
         self.end(process, reported, reader)
         return seconds
+
+    def kill_run(self, kills):
+        # Between the start and well into a trial.
+        reach = max(2.5, 1.5 * self.undisturbed_s())
+        for _ in range(kills):
+            process, reported, reader = self.start()
+            time.sleep(random.uniform(0.02, reach))
+            self.end(process, reported, reader)
 
     def kill_workers(self, kills):
         # A run gives up where 20 workers in a row die at one task: kills that always come sooner than a task ends would show nothing else.
@@ -169,10 +173,14 @@ def main():
     random.seed(options.seed)
     with tempfile.TemporaryDirectory() as folder:
         loop = Loop(options.heed, folder)
-        if options.target != "worker":
-            loop.kill_run(options.kills)
-        if options.target != "run":
-            loop.kill_workers(options.kills)
+        try:
+            if options.target != "worker":
+                loop.kill_run(options.kills)
+            if options.target != "run":
+                loop.kill_workers(options.kills)
+        finally:
+            if loop.process is not None:
+                loop.process.kill()
         check(loop.begun, "no run was ever stored; the kills came too early")
         count = len(loop.before)
         end = subprocess.run([options.heed, *loop.resume, "--trials", str(count + 2), "--json"], capture_output=True, text=True)
