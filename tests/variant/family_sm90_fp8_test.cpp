@@ -1,4 +1,6 @@
 // What fwd_sm90_fp8 takes and refuses, when it comes first, and how it is launched.
+#include <fmt/format.h>
+
 #include "device/device.hpp"
 #include "kernels/sm90/fp8/config.hpp"
 #include "testing.hpp"
@@ -56,6 +58,27 @@ TEST(Sm90Fp8, TilesLieInBlocksOfFactors) {
   EXPECT_THAT(fp8_config_refusal("fwd_sm90_fp8:block_n=128,stages=6", head), HasSubstr("shared memory"));
   EXPECT_THAT(fp8_config_refusal("fwd_sm90_fp8:m_warpgroups=1,block_n=64,pingpong=on", head), HasSubstr("no turns"));
   EXPECT_EQ(fp8_config_refusal("fwd_sm90_fp8:m_warpgroups=4,block_n=64", "h2l512d64:quantised=qkv/e4m3/head"), "");
+}
+
+// Short rows have smaller tiles and more warpgroups; factors of 64 keys leave tiles of 64.
+TEST(Sm90Fp8, DefaultsFollowLengths) {
+  const auto tile_of = [](const std::string& shape) {
+    const Workload workload = parse_workload(shape);
+    const Config config = find_family("fwd_sm90_fp8").default_config(workload, gpu_of_fp8("sm_90a"));
+    const auto& knobs = find_family("fwd_sm90_fp8").knobs();
+    std::string text;
+    for (std::size_t i = 0; i < knobs.size(); ++i)
+      if (knobs[i].name == "m_warpgroups" || knobs[i].name == "block_n" || knobs[i].name == "promote_every")
+        text += fmt::format("{} ", config.at(i));
+    return text;
+  };
+  EXPECT_EQ(tile_of("b32h32l512d64:quantised=qkv/e4m3/head"), "4 64 16 ");
+  EXPECT_EQ(tile_of("h32l16384d64:quantised=qkv/e4m3/head"), "3 128 8 ");
+  EXPECT_EQ(tile_of("h32l16384d64:quantised=q/e4m3/head+k/e4m3/block64+v/e4m3/head"), "2 64 16 ");
+  EXPECT_EQ(tile_of("h32l512d64:causal_top_left:quantised=qkv/e4m3/head"), "2 224 4 ");
+  EXPECT_EQ(tile_of("h32l512d128:quantised=qkv/e4m3/head"), "2 128 8 ");
+  EXPECT_EQ(tile_of("h32l16384d128:quantised=qkv/e4m3/head"), "2 224 4 ");
+  EXPECT_EQ(tile_of("h32l16384d256:quantised=qkv/e4m3/head"), "2 128 8 ");
 }
 
 // Room for V transposed, whole tiles of keys, and no more CTAs than fit at once.
