@@ -7,6 +7,7 @@
 
 #include "base/check.hpp"
 #include "base/text.hpp"
+#include "variant/dispatch_table.hpp"
 #include "variant/params_fields.hpp"
 #include "variant/registry.hpp"
 #include "variant/renames.hpp"
@@ -152,13 +153,13 @@ std::string refusals(const Workload& workload, const DeviceFacts& device) {
 }  // namespace
 
 const Family& default_family(const Workload& workload, const DeviceFacts& device) {
-  const Family* first = nullptr;
-  for (const Family* family : families()) {
-    if (family->device() != device.kind || family->refuses(workload, device)) continue;
-    if (!family->made_for(workload, device).empty()) return *family;
-    if (first == nullptr && !family->is_special()) first = family;
-  }
-  if (first != nullptr) return *first;
+  const auto runs = [&](const Family& family) {
+    return family.device() == device.kind && !family.refuses(workload, device);
+  };
+  for (const DispatchRow& row : dispatch_table())
+    if (runs(row.family()) && row.holds(workload, device)) return row.family();
+  for (const Family* family : families())
+    if (!family->is_special() && runs(*family)) return *family;
   throw Error(ErrorCode::unsupported,
               fmt::format("no family runs {} on {}: {}", to_string(workload), device.name, refusals(workload, device)),
               to_string(workload));

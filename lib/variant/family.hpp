@@ -121,9 +121,9 @@ class Family {
   [[nodiscard]] std::optional<std::string> refuses(const Workload& workload, const DeviceFacts& device) const;
   /// Whether searches leave it out where it is not made for the workload, though it runs it.
   [[nodiscard]] virtual bool is_special() const { return false; }
-  /// Why this family comes before the others for such a workload on such a device, in a few words; empty when it does
-  /// not. The workload is one the family does not refuse there.
-  [[nodiscard]] virtual std::string_view made_for(const Workload&, const DeviceFacts&) const { return {}; }
+  /// The reason of the family's first row in the dispatch table that holds (variant/dispatch_table.hpp), in a few
+  /// words; empty where none does. The workload is one the family does not refuse there.
+  [[nodiscard]] std::string_view made_for(const Workload&, const DeviceFacts&) const;
   /// Why this config cannot be built or launched, specialized like that; empty when it can. The workload is one the
   /// family does not refuse.
   [[nodiscard]] std::optional<std::string> is_illegal(const Config& config, const Specialization& specialization,

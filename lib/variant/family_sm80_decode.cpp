@@ -11,8 +11,6 @@
 namespace heed {
 namespace {
 
-// From this many queries on, tiles of one head's queries are what other families are better at.
-constexpr std::int64_t kFewQueries = 16;
 constexpr std::int64_t kMostBlockRows = 64;
 
 const KnobTable<sm80_decode::Config>& table() {
@@ -113,15 +111,6 @@ class Sm80DecodeFamily final : public Family {
       return fmt::format("{} key heads of {} packed rows exceed the grid limit of {} tiles of {} rows: use fwd_sm80",
                          workload.heads_kv, group * workload.len_q, sm80_decode::kMostGridYZ, kMostBlockRows);
     return std::nullopt;
-  }
-
-  // Where fwd_sm90_decode runs, its estimates say which launches are for packed rows.
-  std::string_view made_for(const Workload& workload, const DeviceFacts& device) const override {
-    const Family& on_hopper = sm90_decode_family();
-    if (workload.quantised) return "few queries, K and V in 8 bits";
-    if (!on_hopper.refuses(workload, device) && on_hopper.made_for(workload, device).empty()) return "";
-    return workload.len_q <= kFewQueries ? "few queries: heads of a group share a tile, keys are split over the chip"
-                                         : "";
   }
 
   std::optional<std::string> refuses_config(const Config& config, const Specialization&, const Workload& workload,

@@ -17,8 +17,6 @@
 namespace heed {
 namespace {
 
-// From this many queries on, tiles of one head's queries are what other families are better at.
-constexpr std::int64_t kFewQueries = 16;
 // Of a block: Little's law asks for 36 KiB a multiprocessor (4.8 TB/s, 1 us, 132 of them), and latency grows with load.
 constexpr int kBytesUnderWay = 128 * 1024;
 // A block has so many tiles at least, where tiles can be made so narrow: shares differ by one.
@@ -87,7 +85,6 @@ using sm90_decode_estimate::decode_us;
 using sm90_decode_estimate::job_tiles;
 using sm90_decode_estimate::key_bytes;
 using sm90_decode_estimate::l2_bytes_of;
-using sm90_decode_estimate::persistent_us;
 
 // Parts of a job up to which eight warps beat four: the one that merges asks for four others at once
 // (column_parts.cuh).
@@ -159,16 +156,6 @@ class Sm90DecodeFamily final : public Family {
     return std::nullopt;
   }
 
-  std::string_view made_for(const Workload& workload, const DeviceFacts& device) const override {
-    constexpr std::string_view kFew =
-        "few queries: heads of a group share a tile, all keys are cut into equal parts over the chip";
-    if (workload.quantised) return "few queries, K and V in 8 bits";
-    if (workload.len_q > kFewQueries) return "";
-    if (workload.len_q == 1) return kFew;
-    // Short keys of many heads: each head a block of its own, however few of its rows are real.
-    return fastest(workload, device).us <= persistent_us(workload, num_sms_of(device)) ? kFew : "";
-  }
-
   std::optional<std::string> refuses_config(const Config& config, const Specialization&, const Workload& workload,
                                             const DeviceFacts& device) const override {
     const sm90_decode::Config c = table().aggregate_of(config);
@@ -208,6 +195,10 @@ class Sm90DecodeFamily final : public Family {
                            sm90_decode::registers_allowed(c));
     }
     return "unknown reason";
+  }
+
+  [[nodiscard]] double default_us(const Workload& workload, const DeviceFacts& device) const {
+    return fastest(workload, device).us;
   }
 
   // The fastest by the estimates, of configs that all divide tiles by columns.
@@ -358,6 +349,10 @@ class Sm90DecodeFamily final : public Family {
 const Family& sm90_decode_family() {
   static const Sm90DecodeFamily family;
   return family;
+}
+
+double sm90_decode_default_us(const Workload& workload, const DeviceFacts& device) {
+  return static_cast<const Sm90DecodeFamily&>(sm90_decode_family()).default_us(workload, device);
 }
 
 }  // namespace heed

@@ -142,8 +142,6 @@ class Sm90Fp8Family final : public Family {
     return std::nullopt;
   }
 
-  std::string_view made_for(const Workload&, const DeviceFacts&) const override { return "Hopper, Q, K and V in e4m3"; }
-
   std::optional<std::string> refuses_config(const Config& config, const Specialization&, const Workload& workload,
                                             const DeviceFacts& device) const override {
     const sm90_fp8::Config c = table().aggregate_of(config);

@@ -165,14 +165,6 @@ class Sm90PersistentFamily final : public Family {
     return std::nullopt;
   }
 
-  /// Two blocks for each 64 rows, which fwd_sm90_split makes of short launches, would not all run at once.
-  std::string_view made_for(const Workload& workload, const DeviceFacts& device) const override {
-    // fwd_sm90_split has no features.
-    if (!workload.has_features() && prefers_split_kernel(workload, num_sms_of(device))) return {};
-    return 2 * q_tiles_of_launch(1, workload) > num_sms_of(device) ? "Hopper, more rows than one wave of split tiles"
-                                                                   : "";
-  }
-
   std::optional<std::string> refuses_config(const Config& config, const Specialization& specialization,
                                             const Workload& workload, const DeviceFacts& device) const override {
     const sm90_persistent::Config c = table().aggregate_of(config);

@@ -149,9 +149,6 @@ class Sm90SplitFamily final : public Family {
     return refused_by_grid(workload);
   }
 
-  /// Whatever it takes, after the families made for fewer workloads: wgmma has nearly twice the rate of mma.sync.
-  std::string_view made_for(const Workload&, const DeviceFacts&) const override { return "Hopper"; }
-
   std::optional<std::string> refuses_config(const Config& config, const Specialization& specialization,
                                             const Workload& workload, const DeviceFacts& device) const override {
     const sm90_split::Config c = table().aggregate_of(config);

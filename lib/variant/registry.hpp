@@ -6,6 +6,7 @@
 namespace heed {
 
 class Family;
+struct DeviceFacts;
 struct Workload;
 const Family& cpu_family();              ///< fwd_cpu, lib/variant/family_cpu.cpp
 const Family& sm80_family();             ///< fwd_sm80, lib/variant/family_sm80.cpp
@@ -14,6 +15,9 @@ const Family& sm90_persistent_family();  ///< fwd_sm90_persistent, lib/variant/f
 const Family& sm90_fp8_family();         ///< fwd_sm90_fp8, lib/variant/family_sm90_fp8.cpp
 const Family& sm80_decode_family();      ///< fwd_sm80_decode, lib/variant/family_sm80_decode.cpp
 const Family& sm90_decode_family();      ///< fwd_sm90_decode, lib/variant/family_sm90_decode.cpp
+
+/// Time of fwd_sm90_decode's default by its estimates, in us; infinite where only whole tiles are legal.
+double sm90_decode_default_us(const Workload& workload, const DeviceFacts& device);
 
 /// Whether fwd_sm90_split is ahead of fwd_sm90_persistent though its row tiles take more than one wave: under a causal
 /// mask, at head dims up to 64 and few keys, where two of its blocks share a multiprocessor, long row tiles beside

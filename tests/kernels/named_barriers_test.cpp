@@ -63,8 +63,8 @@ TEST(NamedBarriers, OfGroupsOfWarps) {
     EXPECT_EQ(attention::are_disjoint(sm80_decode::named_barriers(decode)), kv_groups <= 15);
   }
   // Groups of one warp have none.
-  const sm80_decode::Config of_one{.block_m = 16, .warp_rows = 16, .kv_groups = 16};
-  EXPECT_TRUE(attention::are_disjoint(sm80_decode::named_barriers(of_one)));
+  const sm80_decode::Config of_one_warp{.block_m = 16, .warp_rows = 16, .kv_groups = 16};
+  EXPECT_TRUE(attention::are_disjoint(sm80_decode::named_barriers(of_one_warp)));
 }
 
 }  // namespace

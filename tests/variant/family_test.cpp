@@ -5,6 +5,7 @@
 #include "base/random.hpp"
 #include "device/device.hpp"
 #include "testing.hpp"
+#include "variant/dispatch_table.hpp"
 
 namespace heed {
 namespace {
@@ -290,7 +291,25 @@ TEST(Families, AWorkloadChoosesItsFamily) {
   EXPECT_EQ(default_family(parse_workload("l1k64d64"), cpu_facts()).name(), "fwd_cpu");
 }
 
-// A search goes through all of them, the workload's own first; the ladder teaches.
+// The first row whose family runs the workload decides; a row without a family of the registry would be dead.
+TEST(Families, TheDispatchTableDecides) {
+  const DeviceFacts hopper = gpu_limits("sm_90a");
+  for (const DispatchRow& row : dispatch_table()) {
+    EXPECT_EQ(&find_family(row.family().name()), &row.family());
+    EXPECT_FALSE(row.reason.empty()) << row.family().name();
+  }
+  for (const char* words : {"l1k64d64", "b1h8l512d64", "b4h32l4096d128", "b1h8l512d64:fp16:quantised=qkv/e4m3/head"}) {
+    const Workload workload = parse_workload(words);
+    const Family& chosen = default_family(workload, hopper);
+    for (const DispatchRow& row : dispatch_table()) {
+      if (row.family().refuses(workload, hopper) || !row.holds(workload, hopper)) continue;
+      EXPECT_EQ(&row.family(), &chosen) << words;
+      EXPECT_EQ(chosen.made_for(workload, hopper), row.reason) << words;
+      break;
+    }
+  }
+}
+
 // Grids count heads and batch entries in dimensions that end at 65535; blocks that take tile after tile do not.
 TEST(Families, OnlyGridsThatCountBatchEntriesEndAtTheirLimit) {
   const DeviceFacts hopper = gpu_limits("sm_90a");

@@ -1,0 +1,69 @@
+#include "variant/dispatch_table.hpp"
+
+#include <algorithm>
+#include <cstdint>
+
+#include "variant/family.hpp"
+#include "variant/registry.hpp"
+#include "variant/rule_table.hpp"
+#include "variant/sm90_decode_estimate.hpp"
+#include "variant/sm90_persistent_default.hpp"
+
+namespace heed {
+namespace {
+
+// Up to this many queries the heads of a group fill the tiles of a decode family.
+constexpr std::int64_t kFewQueries = 16;
+
+bool has_quantised_inputs(const Workload& w, const DeviceFacts&) {
+  return w.quantised.has_value();
+}
+
+// Keys of many heads may be so short that each head has a block of its own, however few of its rows are real.
+bool is_decode_on_hopper(const Workload& w, const DeviceFacts& device) {
+  if (w.len_q > kFewQueries) return false;
+  return w.len_q == 1 ||
+         sm90_decode_default_us(w, device) <= sm90_decode_estimate::persistent_us(w, num_sms_of(device));
+}
+
+// Where fwd_sm90_decode runs, its estimates decide for both decode families.
+bool is_decode(const Workload& w, const DeviceFacts& device) {
+  if (w.len_q > kFewQueries) return false;
+  return sm90_decode_family().refuses(w, device) || is_decode_on_hopper(w, device);
+}
+
+// Two blocks for each 64 rows, which fwd_sm90_split makes of short launches, would not all run at once. It has no
+// features.
+bool has_many_rows(const Workload& w, const DeviceFacts& device) {
+  if (!w.has_features() && prefers_split_kernel(w, num_sms_of(device))) return false;
+  return 2 * q_tiles_of_launch(1, w) > num_sms_of(device);
+}
+
+bool any_workload(const Workload&, const DeviceFacts&) {
+  return true;
+}
+
+constexpr DispatchRow kTable[] = {
+    {sm90_decode_family, has_quantised_inputs, "few queries, K and V in 8 bits"},
+    {sm90_decode_family, is_decode_on_hopper,
+     "few queries: heads of a group share a tile, all keys are cut into equal parts over the chip"},
+    {sm80_decode_family, has_quantised_inputs, "few queries, K and V in 8 bits"},
+    {sm80_decode_family, is_decode, "few queries: heads of a group share a tile, keys are split over the chip"},
+    {sm90_persistent_family, has_many_rows, "Hopper, more rows than one wave of split tiles"},
+    {sm90_split_family, any_workload, "Hopper"},  // wgmma has nearly twice the rate of mma.sync
+    {sm90_fp8_family, any_workload, "Hopper, Q, K and V in e4m3"},
+};
+
+}  // namespace
+
+std::span<const DispatchRow> dispatch_table() {
+  return kTable;
+}
+
+std::string_view Family::made_for(const Workload& workload, const DeviceFacts& device) const {
+  for (const DispatchRow& row : kTable)
+    if (&row.family() == this && row.holds(workload, device)) return row.reason;
+  return {};
+}
+
+}  // namespace heed
