@@ -34,10 +34,11 @@ def kept(dropout_p, dropout_seed, dropout_offset, sizes, device="cpu", first_ent
         return number & _WORD, (number >> 32) & _WORD
 
     of_head = _philox((*words(dropout_offset), places(batch, 0) + first_entry, places(heads, 1)), words(dropout_seed))
-    row, key = places(len_q, 2), places(len_k, 3)
-    four = _philox((key // 2, row // 16 * 8 + row % 8, of_head[2], of_head[3]), of_head[:2])
-    index = (row // 8 % 2 * 2 + key % 2).expand(sizes)
-    number = sum(torch.where(index == i, word, 0) for i, word in enumerate(four))
+    # The four words of a counter are those of rows r and r + 8 of 16 and of two keys.
+    blocks, pairs = -(-len_q // 16), -(-len_k // 2)
+    four = _philox((places(pairs, 3), places(8 * blocks, 2), of_head[2], of_head[3]), of_head[:2])
+    words_of = torch.stack([word.expand(batch, heads, 8 * blocks, pairs) for word in four], -1).view(batch, heads, blocks, 8, pairs, 2, 2)
+    number = words_of.permute(0, 1, 2, 5, 3, 4, 6).reshape(batch, heads, 16 * blocks, 2 * pairs)[:, :, :len_q, :len_k]
     return (number >= int(dropout_p * (1 << 32))) / (1 - torch.tensor(dropout_p, dtype=torch.float64, device=device))
 
 

@@ -17,7 +17,7 @@ recording = None  # of heed.recording, while one is made
 def scaled_dot_product_attention(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False):
     """torch.nn.functional.scaled_dot_product_attention, served by Heed where Heed has a program for the call and by PyTorch elsewhere.
 
-    Arguments, results and errors are PyTorch's: https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.scaled_dot_product_attention.html
+    Arguments, results and errors are PyTorch's, but for what dropout drops of one seed: https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.scaled_dot_product_attention.html
     `heed.report()` says which calls were served, and why others were not.
     """
     try:

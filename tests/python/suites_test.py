@@ -89,6 +89,8 @@ class Imports(unittest.TestCase):
         "relative_bias": {"torch"},
         "output": {"torch"},
         "blocks": {"torch"},
+        "block_patterns": {"torch"},
+        "flashinfer_contender": {"torch", "heed.contenders", "heed.feature_calls", "heed.reference"},
         "reference": {"torch"},
         "contenders": {"torch", "heed.launch"},
         "contest": {"torch", "heed", "heed.conclusion", "heed.reference", "heed.suites"},
