@@ -33,7 +33,10 @@ class EditedFinalist : public ::testing::Test {
     const std::string line = "  return sum > 0 ? 1.0F / sum : __builtin_nanf(\"\");\n";
     rows.replace(rows.find(line), line.size(), "  if (sum > 0) return 1.0F / sum;\n  return __builtin_nanf(\"\");\n");
     const Overlay overlay{{{"cpu/rows.hpp", rows}}};
-    evolve::Proposal edit{.config = values_of(variant), .operation = evolve::Operation::edit, .why = "tests the sum"};
+    evolve::Proposal edit;
+    edit.config = values_of(variant);
+    edit.operation = evolve::Operation::edit;
+    edit.why = "tests the sum";
     edit.overlay = std::make_shared<const Overlay>(overlay);
     std::vector<evolve::Place> places = evolve::places_of({edit});
     evolve::start_build(*run_, places.front().drafts.front());
