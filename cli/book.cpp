@@ -66,7 +66,17 @@ json entry_json(const ProgramRecord& r) {
   return entry;
 }
 
+// Of the book that a command is about: a user's first command finds none.
+void expect_book(const std::filesystem::path& path) {
+  std::error_code error;
+  if (!std::filesystem::exists(path, error))
+    throw Error(ErrorCode::programs,
+                fmt::format("there is no book {}; heed book add, or heed evolve --book, makes it", path.string()),
+                path.string());
+}
+
 Book read_book(const std::string& path) {
+  expect_book(path);
   return Book::read(path);
 }
 
@@ -260,9 +270,7 @@ int remove(const BookOptions& o) {
   std::vector<std::string> workloads;
   for (const std::string& name : o.names) workloads.push_back(to_string(parse_workload(name)));
   std::size_t count = 0;
-  std::error_code error;
-  if (!std::filesystem::exists(path, error))
-    throw Error(ErrorCode::programs, fmt::format("there is no book {}", path.string()), path.string());
+  expect_book(path);
   dispatch::update_book(path, [&](Book& book) {
     count = book.remove([&](const ProgramRecord& record) {
       return is_wanted(record, o) && std::find(workloads.begin(), workloads.end(), record.workload) != workloads.end();

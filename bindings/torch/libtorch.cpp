@@ -76,6 +76,7 @@ void attach_libtorch(const std::string& path) {
        false);
   find(library, t.requires_grad, "_ZNK3c1010TensorImpl13requires_gradEv", false);
   find(library, t.tensor_has_dispatch, "_ZN2at4impl19tensor_has_dispatchERKNS_6TensorE", false);
+  find(library, t.is_neg, "_ZN2at6native6is_negERKNS_6TensorE", false);
   find(library, t.dispatch_mode_enabled, "_ZN3c104impl21dispatch_mode_enabledEv", false);
   find(library, t.forward_ad_level, "_ZN5torch8autograd14ForwardADLevel14try_get_by_idxEm", false);
   find(library, t.global_context, "_ZN2at13globalContextEv", false);
@@ -93,9 +94,9 @@ const Libtorch& libtorch() {
 bool has_native_symbols() {
   const Libtorch& t = found;
   return t.sdpa != nullptr && t.sdpa_redispatch != nullptr && t.requires_grad != nullptr &&
-         t.tensor_has_dispatch != nullptr && t.dispatch_mode_enabled != nullptr && t.forward_ad_level != nullptr &&
-         t.global_context != nullptr && t.enabled_flash != nullptr && t.enabled_efficient != nullptr &&
-         t.enabled_math != nullptr && t.enabled_cudnn != nullptr;
+         t.tensor_has_dispatch != nullptr && t.is_neg != nullptr && t.dispatch_mode_enabled != nullptr &&
+         t.forward_ad_level != nullptr && t.global_context != nullptr && t.enabled_flash != nullptr &&
+         t.enabled_efficient != nullptr && t.enabled_math != nullptr && t.enabled_cudnn != nullptr;
 }
 
 }  // namespace heed::torch

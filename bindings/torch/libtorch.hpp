@@ -95,6 +95,7 @@ struct Libtorch {
                                   bool is_causal, std::optional<double> scale, bool enable_gqa);
   bool (*requires_grad)(const void* tensor_impl);
   bool (*tensor_has_dispatch)(const NativeTensor&);  ///< of a subclass with __torch_dispatch__
+  bool (*is_neg)(const NativeTensor&);               ///< whether its numbers are those in memory with the other sign
   bool (*dispatch_mode_enabled)();
   NativeShared (*forward_ad_level)(std::uint64_t index);
   void* (*global_context)();

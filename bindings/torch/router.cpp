@@ -148,13 +148,15 @@ Tensor hand_back_natively(const Arguments& a) {
                                a.is_causal, a.scale, a.enable_gqa));
 }
 
-// Through Python: O of a call that has another form, which is counted; empty where it has none.
+// Through Python: O of a call that has another form, which is counted; empty where it has none, or where PyTorch
+// refuses it, whose exception keeps its type where its own function is called (IndexError of a mask of one dimension).
 Tensor in_other_form(const Arguments& a) {
   noted_exception.clear();
   StableValue stack[] = {stable(a.inputs.q.shared()),        stable(a.inputs.k.shared()), stable(a.inputs.v.shared()),
                          stable_optional(a.mask().shared()), stable(a.dropout),           stable(a.is_causal),
                          stable_optional(a.scale),           stable(a.enable_gqa)};
   if (libtorch().call("heed::in_other_form", "", stack, kAbiVersion) != 0) {
+    if (libtorch().sdpa != nullptr && !is_strict.load(std::memory_order_relaxed)) return {};
     if (!noted_exception.empty()) throw std::runtime_error(noted_exception);
     check(1, "heed::in_other_form");
   }
@@ -182,11 +184,13 @@ bool requires_grad(const Tensor& tensor) {
   return tensor && libtorch().requires_grad(native(tensor).impl);
 }
 
-// Whether a tensor is memory and nothing else. Tensors of traces and of torch.func refuse to say where they lie.
+// Whether a tensor is memory and nothing else. Tensors of traces and of torch.func refuse to say where they lie;
+// numbers with the other sign than memory has (the imaginary part of a conjugate) are copied at a key that a short way
+// passes by.
 bool is_bare(const Tensor& tensor) {
   const void* address = nullptr;
-  return !libtorch().tensor_has_dispatch(native(tensor)) && libtorch().tensor_const_data(tensor.get(), &address) == 0 &&
-         address != nullptr;
+  return !libtorch().tensor_has_dispatch(native(tensor)) && !libtorch().is_neg(native(tensor)) &&
+         libtorch().tensor_const_data(tensor.get(), &address) == 0 && address != nullptr;
 }
 
 // Whether there is nothing to do above the devices.

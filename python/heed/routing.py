@@ -115,6 +115,10 @@ def route(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, *, 
     masking = unfused.CAUSAL_TOP_LEFT if is_causal else unfused.NONE, -1, -1, scale
     is_plain = all(_is_plain(type(tensor)) for tensor in tensors)
     if is_plain and torch._C._len_torch_dispatch_stack() == 0:
+        if any(tensor.is_neg() for tensor in tensors):  # numbers with the other sign than memory has: copied at a key that is passed by here
+            inputs = tuple(tensor.resolve_neg() for tensor in inputs)
+            attn_mask = None if attn_mask is None else attn_mask.resolve_neg()
+            rest = attn_mask, *rest[1:]
         if not needs_gradient:
             return _sdpa.redispatch(_DEVICES[query.device.type], *inputs, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
         reason = _refusal(*inputs, *rest, needs_gradient)

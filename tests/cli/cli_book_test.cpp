@@ -254,6 +254,9 @@ TEST_F(CliBook, WhatMayNotBeRunIsNotImported) {
   refused("unknown family", champion({.variant = "fwd_none"}));
   refused("it runs on the CPU", champion({.variant = "fwd_cpu"}));
   entry = champion();
+  entry.record.variant = "fwd_sm80";
+  refused("does not say what block_m its binary was built with", entry);
+  entry = champion();
   entry.record.provenance->ratio.low = 0.5;
   refused("reaches down to 1", entry);
   // The binary of another machine under a GPU's name.

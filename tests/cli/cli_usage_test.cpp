@@ -1,4 +1,6 @@
 // Help, wrong usage and failures.
+#include <fmt/format.h>
+
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -78,6 +80,9 @@ TEST_F(Cli, WrongUsageExitsWithTwo) {
 
 TEST_F(Cli, FailuresExitWithOne) {
   expect_refusal("runs " + db(), 1, "there is no database");
+  for (const char* verb : {"list", "verify", "export o.heed", "import none.heed"})
+    expect_refusal(fmt::format("book {} --book {}", verb, folder_.file("none.heed")), 1, "there is no book");
+  expect_refusal("book list --book " + folder_.file("none.heed"), 1, "heed book add, or heed evolve --book, makes it");
   expect_refusal("evolve --shape b1h1l8d16dv32 --device cpu " + db() + " " + cache(), 1, "value dim 32");
   expect_refusal("evolve --shape b1h1l8d2000 --device cpu " + db() + " " + cache(), 1, "head dim 2000");
   expect_refusal(

@@ -5,6 +5,8 @@
 
 #include "dispatch/book.hpp"
 #include "dispatch/contract.hpp"
+#include "dispatch/covering.hpp"
+#include "variant/family.hpp"
 
 namespace heed::testing_support {
 
@@ -19,11 +21,20 @@ struct Found {
   std::string image = "the binary";
 };
 
+/// A variant's text with every knob, as binaries are stored; what is no variant of the architecture stays.
+inline std::string whole_variant(const Found& f) {
+  try {
+    return describe(parse_variant(f.variant, parse_workload(f.workload), dispatch::representative_gpu(f.arch)));
+  } catch (const Error&) {
+    return f.variant;
+  }
+}
+
 inline dispatch::BookEntry champion(const Found& f = {}) {
   dispatch::BookEntry entry;
   entry.record.arch = f.arch;
   entry.record.workload = f.workload;
-  entry.record.variant = f.variant;
+  entry.record.variant = whole_variant(f);
   entry.record.origin = "champion";
   entry.record.contract = dispatch::kernel_contract();
   entry.record.source_digest = "5555555555555555";

@@ -95,6 +95,7 @@ class Calls(unittest.TestCase):
                 "a mask of whole numbers": (q, k, v, torch.zeros(6, 9, dtype=torch.int32)),
                 "a mask of float64": (q, k, v, torch.zeros(6, 9).double()),
                 "a mask of float16 beside float32": (q, k, v, torch.zeros(6, 9).half()),
+                "a mask of one dimension beside is_causal": ((q, k, v, torch.zeros(9)), {"is_causal": True}),
                 "a mask beside is_causal": ((q[0], k[0], v[0], torch.zeros(6, 9)), {"is_causal": True}),
                 "a mask beside is_causal, of five dimensions": ((q[None], k[None], v[None], torch.zeros(6, 9)), {"is_causal": True}),
                 "five dimensions that do not broadcast": (q[None], torch.zeros(2, 2, 4, 9, 64), torch.zeros(3, 2, 4, 9, 64)),
@@ -164,6 +165,20 @@ class Calls(unittest.TestCase):
                 "one value of three dimensions": (q[0], k[0], v[:1, 0, :1, :1].expand_as(v[0])),
                 "one entry": (q[:1].expand_as(q), k[:1].expand_as(k), v[:1].expand_as(v)),
                 "a repeated mask": (q, k, v, torch.zeros(1, 1).expand(6, 9)),
+            },
+            True,
+        )
+
+    def test_numbers_of_the_other_sign_than_in_memory(self):
+        q, k, v = self.q, self.k, self.v
+        mask = torch.linspace(-1, 1, 54).reshape(6, 9)
+        self.compare(
+            {
+                "queries": (torch._neg_view(q), k, v),
+                "keys and values": (q, torch._neg_view(k), torch._neg_view(v)),
+                "a mask": (q, k, v, torch._neg_view(mask)),
+                "the imaginary part of a conjugate": (torch.complex(q, -q).conj().imag, k, v),
+                "three dimensions": (torch._neg_view(q[0]), k[0], v[0]),
             },
             True,
         )
