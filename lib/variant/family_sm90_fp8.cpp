@@ -201,9 +201,8 @@ class Sm90Fp8Family final : public Family {
     for (const int block_n : {192, 160, 128, 96, 64})
       for (const int stages : {3, 2, 1}) {
         if (workload.dim == 256 && block_n > 128) continue;
-        if (const auto config = with({.block_n = block_n,
-                                      .stages = stages,
-                                      .pingpong = workload.dim == 256 ? Pingpong::on : Pingpong::off}))
+        if (const auto config = with(
+                {.block_n = block_n, .stages = stages, .pingpong = workload.dim == 256 ? Pingpong::on : Pingpong::off}))
           return *config;
       }
     HEED_CHECK(false && "tiles of 64 keys and one stage are legal everywhere");

@@ -117,6 +117,25 @@ def backward_by_efficient_attention(grad_o, q, k, v, o, lse, bias, causal, scale
     return dq, summed_heads(dk, group), summed_heads(dv, group), of_bias if bias_needs_gradient else None
 
 
+def kernel_for(device, dtype, head_dim, len_q, len_k, mask, left, right):
+    """Which kernel of PyTorch computes the gradient of a call with this mask right: "cpu", "efficient", "flash", or None. device: "cpu" or "cuda"; mask and its
+    bounds as heed::forward_lse takes them.
+
+    Causal masks of PyTorch's CPU kernel and of the memory-efficient one are aligned to the top left, FlashAttention's masks to the bottom right; for as many
+    queries as keys these are one."""
+    is_square, has_window = len_q == len_k, left >= 0 or right >= 0
+    is_unmasked = mask == unfused.NONE
+    is_causal_top_left = not has_window and (mask == unfused.CAUSAL_TOP_LEFT or (mask == unfused.CAUSAL_BOTTOM_RIGHT and is_square))
+    if device == "cpu":
+        return "cpu" if is_unmasked or (mask == unfused.CAUSAL_TOP_LEFT and left < 0) else None
+    if device != "cuda" or head_dim % 8 != 0:
+        return None
+    if dtype == torch.float32:
+        return "efficient" if is_unmasked or is_causal_top_left else None
+    at_bottom_right = is_unmasked or is_square or mask in (unfused.CAUSAL_BOTTOM_RIGHT, unfused.WINDOW_BOTTOM_RIGHT)
+    return "flash" if at_bottom_right and head_dim <= FLASH_HEAD_DIMS else None
+
+
 def backward(ctx, grad_o, grad_lse):
     """Gradients of the arguments of heed::forward_lse, of which Q, K and V have one."""
     q, k, v, o, lse = ctx.saved_tensors
@@ -127,18 +146,15 @@ def backward(ctx, grad_o, grad_lse):
     if grad_o is None:
         grad_o = torch.zeros_like(o)
     scale = 1 / math.sqrt(q.shape[-1]) if ctx.scale is None else ctx.scale
-    same_dims = q.shape[3] == v.shape[3]
     is_causal = mask in (unfused.CAUSAL_TOP_LEFT, unfused.CAUSAL_BOTTOM_RIGHT)
     # PyTorch's kernels have no gradient of their own: not where one of this gradient may be wanted (create_graph=True).
-    is_final = grad_lse is None and same_dims and not torch.is_grad_enabled()
-    if is_final and q.device.type == "cpu" and (mask == unfused.NONE or (mask == unfused.CAUSAL_TOP_LEFT and left < 0)):
+    is_final = grad_lse is None and q.shape[3] == v.shape[3] and not torch.is_grad_enabled()
+    kernel = kernel_for(q.device.type, q.dtype, q.shape[3], q.shape[2], k.shape[2], mask, left, right) if is_final else None
+    if kernel == "cpu":
         return *backward_on_cpu(*_with_dense_rows(grad_o, q, k, v, o), lse, mask, scale), *rest
-    # Aligned to the top left and to the bottom right are one for as many queries as keys.
-    aligned = mask in (unfused.NONE, unfused.CAUSAL_BOTTOM_RIGHT, unfused.WINDOW_BOTTOM_RIGHT) or q.shape[2] == k.shape[2]
-    on_gpu = is_final and q.device.type == "cuda" and q.shape[3] % 8 == 0
-    if on_gpu and q.dtype == torch.float32 and left < 0 and right < 0 and (mask in (unfused.NONE, unfused.CAUSAL_TOP_LEFT) or (is_causal and aligned)) and lse.numel() > 0:
+    if kernel == "efficient" and lse.numel() > 0:
         return *backward_by_efficient_attention(grad_o, q, k, v, o, lse, None, is_causal, scale)[:3], *rest
-    if on_gpu and aligned and q.dtype != torch.float32 and q.shape[3] <= FLASH_HEAD_DIMS:
+    if kernel == "flash":
         right = (0 if left >= 0 else -1) if is_causal else right
         return *backward_by_flash_attention(*_with_dense_rows(grad_o, q, k, v, o), lse, is_causal and left < 0, left, right, scale), *rest
     return *unfused.backward(grad_o, grad_lse, q, k, v, o, lse, mask, left, right, scale), *rest

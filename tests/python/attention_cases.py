@@ -86,5 +86,5 @@ TOLERANCES = {torch.float32: (3e-5, 3e-5), torch.float16: (3e-3, 3e-3), torch.bf
 def assert_close(test, actual, wanted, dtype, message=""):
     """Compares with float64 values."""
     absolute, relative = TOLERANCES[dtype]
-    torch.testing.assert_close(actual.detach().double().cpu(), wanted, atol=absolute, rtol=relative, equal_nan=True, msg=lambda text: f"{message}: {text}")
+    torch.testing.assert_close(actual.detach().double().cpu(), wanted.cpu(), atol=absolute, rtol=relative, equal_nan=True, msg=lambda text: f"{message}: {text}")
     test.assertTrue(True)

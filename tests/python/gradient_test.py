@@ -44,6 +44,34 @@ def leaves(*given):
     return [tensor.detach().clone().requires_grad_() for tensor in given]
 
 
+class Kernels(unittest.TestCase):
+    """Which kernel of PyTorch computes a gradient: causal masks of two are aligned to the top left, those of the third to the bottom right."""
+
+    def test_every_mask_and_device(self):
+        masks = {name: getattr(unfused, name) for name in ("NONE", "CAUSAL_TOP_LEFT", "CAUSAL_BOTTOM_RIGHT", "WINDOW_TOP_LEFT", "WINDOW_BOTTOM_RIGHT")}
+        whole, window = (-1, -1), (5, 3)
+        # Mask, bounds, as many queries as keys: on a CPU, in fp32 and in half types on a GPU.
+        expected = [
+            ("NONE", whole, False, "cpu", "efficient", "flash"),
+            ("CAUSAL_TOP_LEFT", whole, False, "cpu", "efficient", None),
+            ("CAUSAL_TOP_LEFT", whole, True, "cpu", "efficient", "flash"),
+            ("CAUSAL_BOTTOM_RIGHT", whole, False, None, None, "flash"),
+            ("CAUSAL_BOTTOM_RIGHT", whole, True, None, "efficient", "flash"),
+            ("CAUSAL_TOP_LEFT", (5, -1), False, None, None, None),
+            ("CAUSAL_TOP_LEFT", (5, -1), True, None, None, "flash"),
+            ("CAUSAL_BOTTOM_RIGHT", (5, -1), False, None, None, "flash"),
+            ("WINDOW_TOP_LEFT", window, False, None, None, None),
+            ("WINDOW_TOP_LEFT", window, True, None, None, "flash"),
+            ("WINDOW_BOTTOM_RIGHT", window, False, None, None, "flash"),
+        ]
+        for mask, bounds, is_square, *kernels in expected:
+            lengths = (80, 80) if is_square else (64, 80)
+            found = [gradients.kernel_for(device, dtype, 64, *lengths, masks[mask], *bounds) for device, dtype in (("cpu", torch.float32), ("cuda", torch.float32), ("cuda", torch.float16))]
+            self.assertEqual(found, kernels, f"{mask} {bounds} {lengths}")
+        for dim in (36, 264):
+            self.assertIsNone(gradients.kernel_for("cuda", torch.bfloat16, dim, 64, 64, unfused.NONE, -1, -1))
+
+
 class Gradients(unittest.TestCase):
     def test_every_mask_type_and_size(self):
         for device in DEVICES:

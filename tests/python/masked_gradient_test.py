@@ -73,8 +73,11 @@ class OfMasks(unittest.TestCase):
 
     def assert_same(self, actual, wanted, dtype):
         absolute, relative = TOLERANCES[dtype]
+        scores = actual[0].shape[0] * actual[0].shape[1] * actual[1].shape[2] * actual[2].shape[2]
         for one, two in zip(actual, wanted, strict=True):
-            bound = 2 * absolute * max(1.0, two.abs().max().item())
+            # The gradient of one number that is added to all scores is the sum of all of theirs, which is zero: what is left is their rounding.
+            summed = math.sqrt(scores) / 16 if two.numel() == 1 else 1.0
+            bound = 2 * absolute * max(1.0, two.abs().max().item(), summed)
             torch.testing.assert_close(one.double().cpu(), two.cpu(), atol=bound, rtol=relative)
 
     def test_every_mask_type_and_size(self):

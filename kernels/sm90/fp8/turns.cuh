@@ -1,8 +1,8 @@
-/// Turns of fwd_sm90_fp8's consumer warpgroups at issuing products (Pingpong), by a named barrier each: a warpgroup waits
-/// at its own, at which the one before arrives.
+/// Turns of fwd_sm90_fp8's consumer warpgroups at issuing products (Pingpong), by a named barrier each: a warpgroup
+/// waits at its own, at which the one before arrives.
 ///
-/// Turns at exponentials instead, with polynomials for a quarter of them or without, were no faster at 16,384 keys on an
-/// H200: 0.94 to 0.98 times the rate at head dim 64, 0.92 to 0.97 at 128, 1.0 at 256.
+/// Turns at exponentials instead, with polynomials for a quarter of them or without, were no faster at 16,384 keys on
+/// an H200: 0.94 to 0.98 times the rate at head dim 64, 0.92 to 0.97 at 128, 1.0 at 256.
 #pragma once
 
 #include "kernels/ptx/memory.cuh"

@@ -42,12 +42,13 @@ struct SharedPlan {
   int value_box;      ///< bytes of one box of the values behind one barrier: (iteration_keys / v_barriers, 128)
   int operand_bytes;  ///< K or V of one iteration
   int ones;           ///< (16 rows, 128 bytes) of ones; 0 bytes without ones columns
-  int rows;   ///< (kv_groups, m_warpgroups, 4 warps, slice columns / 32, 16 rows, 64 bytes) with EpilogueStore::tma
+  int rows;     ///< (kv_groups, m_warpgroups, 4 warps, slice columns / 32, 16 rows, 64 bytes) with EpilogueStore::tma
   int mailbox;  ///< (kv_groups, m_warpgroups, mailbox_bytes)
-  int mailbox_bytes;  ///< of one consumer warpgroup: (parts - 1, slice of a partial output), (parts - 1, row_sums_bytes)
-  int slice_bytes;  ///< place of one sender's 64 rows of head dim / parts columns
-  int sent_bytes;   ///< what the other parts send to one mailbox, counted on its barrier
-  int sums_bytes;   ///< and on that of its log2-sum-exps
+  int mailbox_bytes;  ///< of one consumer warpgroup: (parts - 1, slice of a partial output), (parts - 1,
+                      ///< row_sums_bytes)
+  int slice_bytes;    ///< place of one sender's 64 rows of head dim / parts columns
+  int sent_bytes;     ///< what the other parts send to one mailbox, counted on its barrier
+  int sums_bytes;     ///< and on that of its log2-sum-exps
   int barriers;
   int total;
 };
@@ -88,8 +89,8 @@ HEED_HOST_DEVICE constexpr SharedPlan shared_plan(const Config& c, int head_dim)
   p.ones = p.ring + c.kv_groups * c.stages * 2 * p.operand_bytes;
   p.rows = p.ones + (c.rowsum == Rowsum::mma ? kMmaK * tile::kBoxRowBytes : 0);
   p.mailbox = p.rows + (c.epilogue == EpilogueStore::tma
-                          ? c.kv_groups * c.m_warpgroups * 2 * kWarpgroupRows * slice_columns(c, head_dim)
-                          : 0);
+                            ? c.kv_groups * c.m_warpgroups * 2 * kWarpgroupRows * slice_columns(c, head_dim)
+                            : 0);
   const int pieces = sent_pieces(c.merge_dtype, slice_columns(c, head_dim));
   p.slice_bytes = pieces * piece_bytes();
   p.mailbox_bytes = (num_splits(c) - 1) * (p.slice_bytes + row_sums_bytes(c));
