@@ -265,8 +265,8 @@ Variant variant_of(const Family& family, const Config& values, const Workload& w
 /// no effect at their one name, those that contradict each other reconciled. It may still be illegal.
 Variant canonical(const Variant& variant, const Workload& workload);
 
-/// Parses "family" or "family:knob=value,...". Knobs not named take the family's default for the workload, or the value
-/// that fits the named ones where the default contradicts them.
+/// Parses "family" or "family:knob=value,...". Knobs not named take the family's default for the workload; on a CPU the
+/// value that fits the named ones where the default contradicts them.
 /// @throws Error(usage) for an unknown family, knob or value
 Variant parse_variant(std::string_view text, const Workload& workload, const DeviceFacts& device);
 /// What parse_variant reads: "fwd_cpu:block_m=128,...", every knob written out.

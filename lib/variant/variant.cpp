@@ -122,8 +122,9 @@ Variant parse_variant(std::string_view text, const Workload& workload, const Dev
                 fmt::format("{} cannot run {}: {}", family.name(), to_string(workload), *reason), to_string(workload));
   const Config defaults = values_of(make_variant(family, family.default_config(workload, device), workload));
   Variant named = variant_of(family, parse_config(variant_knobs(family), defaults, knobs), workload);
-  if (!named.is_illegal(workload, device)) return named;
-  // A default's value that contradicts a named one gives way, as split_keys does beside lanes=queries.
+  // On a CPU a default's value that contradicts a named one gives way, as split_keys does beside lanes=queries; on a
+  // GPU the refusal says what to write.
+  if (family.device() != DeviceKind::cpu || !named.is_illegal(workload, device)) return named;
   Variant reconciled = canonical(named, workload);
   const Config values = values_of(reconciled);
   const bool keeps_named = parse_config(variant_knobs(family), values, knobs) == values;

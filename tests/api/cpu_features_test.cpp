@@ -201,7 +201,7 @@ TEST_F(CpuFeatures, NumbersThatCannotBeAreNamedInDebugging) {
   heed_plan* plan = plan_of(one.problem(), 1);
   std::vector<unsigned char> room(1 << 16);
   expect_status(heed_plan_run(plan, &t, room.data(), nullptr), HEED_INVALID_ARGUMENT,
-                "page_table[3] is 99; there are pages 0 to 5");
+                "page_table[3] is 99; there are pages 0 to 7");
   heed_plan_destroy(plan);
 }
 
