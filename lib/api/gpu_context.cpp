@@ -17,6 +17,15 @@ void check(CUresult result, std::string_view step) {
   throw Error(ErrorCode::driver, fmt::format("{} failed: {}", step, cuda_error_text(result)), std::to_string(result));
 }
 
+void require_no_capture(CUstream stream) {
+  CUstreamCaptureStatus capture = CU_STREAM_CAPTURE_STATUS_NONE;
+  check(cuda_driver().stream_is_capturing(stream, &capture), "asking whether the stream is captured");
+  if (capture != CU_STREAM_CAPTURE_STATUS_NONE)
+    throw Error(ErrorCode::usage,
+                "with heed_options.debug or HEED_DEBUG=1 a run waits for its stream, which is captured into a graph; "
+                "capture it without");
+}
+
 void require_device(CUcontext context, int ordinal, void* stream) {
   const CudaDriver& cuda = cuda_driver();
   CUcontext current = nullptr;

@@ -44,6 +44,9 @@ class UsedContext {
 /// A run is on the context that its plan was made in; a thread that has none takes it.
 void require_device(CUcontext context, int ordinal, void* stream);
 
+/// Of runs that wait for their stream, as heed_options.debug makes them. @throws Error(usage) where it is captured
+void require_no_capture(CUstream stream);
+
 /// Programs by context and image: plans of one program share it. They stay loaded while the process lives, for graphs
 /// that were captured hold their kernels, and queued runs may outlive a plan.
 std::shared_ptr<GpuProgram> loaded(CUcontext context, const Choice& choice, const LaunchPlan& launch);

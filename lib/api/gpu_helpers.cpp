@@ -118,12 +118,7 @@ class GpuQuantiser final : public Quantiser {
   std::array<quantise::Lost, 3> lost(const quantise::Pass& pass, void* stream) const override {
     const CudaDriver& cuda = cuda_driver();
     auto* const queue = static_cast<CUstream>(stream);
-    CUstreamCaptureStatus capture = CU_STREAM_CAPTURE_STATUS_NONE;
-    check(cuda.stream_is_capturing(queue, &capture), "asking whether the stream is captured");
-    if (capture != CU_STREAM_CAPTURE_STATUS_NONE)
-      throw Error(ErrorCode::usage,
-                  "with heed_options.debug or HEED_DEBUG=1 a run waits for its stream, which is captured into a graph; "
-                  "capture it without");
+    require_no_capture(queue);
     const auto at = reinterpret_cast<CUdeviceptr>(pass.lost);
     std::array<quantise::Lost, 3> all;
     all.fill({0, quantise::kNoneLost});

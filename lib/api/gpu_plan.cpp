@@ -156,14 +156,6 @@ class GpuPlan final : public Plan {
     const auto of = [&](std::size_t i) { return all[i].from == nullptr ? nullptr : all[i].on_host.data(); };
     expect_places(problem_, {of(0), of(1), of(2), of(3)});
   }
-  void require_no_capture(CUstream stream) const {
-    CUstreamCaptureStatus capture = CU_STREAM_CAPTURE_STATUS_NONE;
-    check(cuda_.stream_is_capturing(stream, &capture), "asking whether the stream is captured");
-    if (capture != CU_STREAM_CAPTURE_STATUS_NONE)
-      throw Error(ErrorCode::usage,
-                  "with heed_options.debug or HEED_DEBUG=1 a run waits for its stream, which is captured into a graph; "
-                  "capture it without");
-  }
 
   const CudaDriver& cuda_;
   CUcontext context_;
