@@ -102,6 +102,7 @@ void add_insights(CLI::App& app, int& exit_code);
 void add_serve(CLI::App& app, int& exit_code);
 void add_landscape(CLI::App& app, int& exit_code);
 void add_simulate(CLI::App& app, int& exit_code);
+void add_rules(CLI::App& app, int& exit_code);
 
 /// The device of a CPU level or GPU architecture by its name, to build for without one at hand.
 /// @throws Error(usage) naming all of them

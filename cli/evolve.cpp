@@ -153,7 +153,7 @@ int run(const EvolveOptions& o, const CLI::App& app) {
 
   const store::RunRecord record = evolve_one(o, shop, options, tensors ? &*tensors : nullptr, resume);
   const std::int64_t id = record.id;
-  if (!o.evidence.empty() && record.result.contains("final")) {
+  if (!o.evidence.empty() && record.result.is_object()) {
     const std::filesystem::path path = o.evidence;
     nlohmann::json evidence = report::evidence(record);
     report::add_family_digests(evidence, sources());

@@ -47,7 +47,7 @@ const std::map<std::string, std::set<std::string>> kAllowed = {
     {"verify", {"heed", "base", "workload", "quantise", "variant", "process", "verdict", "tensors", "worker"}},
     {"measure", {"compile", "heed", "base", "workload", "device", "variant", "process", "jit", "worker", "verify"}},
     {"profile", {"heed", "base", "variant", "process", "jit", "worker", "verify", "measure"}},
-    {"trial", {"base", "device", "process", "jit", "worker", "verify", "measure"}},
+    {"trial", {"heed", "base", "device", "variant", "process", "jit", "worker", "verify", "measure"}},
     {"conformance", {"api", "heed", "device", "measure", "verify"}},
     {"record", {"heed", "base", "device", "jit", "verify", "measure", "profile", "trial"}},
     {"store", {"heed", "base", "json", "verdict"}},

@@ -102,6 +102,8 @@ class SpotChecks {
   [[nodiscard]] std::optional<SpotFailure> finish();
   /// How many checks saw outputs of every slot, after `finish`.
   [[nodiscard]] int taken() const { return taken_; }
+  /// Of the wall clock, so far: stopping, comparing, and warming the device up again.
+  [[nodiscard]] double seconds() const { return seconds_; }
 
  private:
   struct Taken {
@@ -122,6 +124,7 @@ class SpotChecks {
   int block_ = 0;
   int begun_ = 0;
   int taken_ = 0;
+  double seconds_ = 0;
   int most_;
   std::vector<Taken> put_off_;
   std::optional<SpotFailure> failure_;

@@ -22,6 +22,19 @@ constexpr std::uint64_t kMostKeptBytes = 64 << 20;
 constexpr int kSpotAttempts = 8;
 constexpr int kStopsAtOnePlace = 3;
 
+// Adds the time of a scope.
+class Stopwatch {
+ public:
+  explicit Stopwatch(double& seconds) : seconds_(seconds) {}
+  ~Stopwatch() { seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count(); }
+  Stopwatch(const Stopwatch&) = delete;
+  Stopwatch& operator=(const Stopwatch&) = delete;
+
+ private:
+  double& seconds_;
+  std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
+};
+
 }  // namespace
 
 SpotChecks::SpotChecks(TimedSets& sets, worker::Worker& worker, std::vector<int> slots, int blocks, double warm_up_ms,
@@ -41,6 +54,8 @@ void SpotChecks::before_block() {
   const bool is_later = block_ > *std::max_element(places_.begin(), places_.end());
   const auto here = std::count(places_.begin(), places_.end(), block_) + (is_later && random_.chance(kLaterShare));
   ++block_;
+  if (here == 0) return;
+  const Stopwatch stopwatch(seconds_);
   for (std::ptrdiff_t i = 0; i < here; ++i) take();
 }
 
@@ -112,6 +127,7 @@ std::optional<SpotFailure> SpotChecks::compare(Taken& taken) {
 }
 
 std::optional<SpotFailure> SpotChecks::finish() {
+  const Stopwatch stopwatch(seconds_);
   while (!failure_ && begun_ < std::min(kChecks, most_)) take();
   std::vector<std::optional<SpotFailure>> failures(put_off_.size());
   if (!failure_)

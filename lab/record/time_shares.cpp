@@ -31,6 +31,7 @@ nlohmann::json to_json(const TimeShares& t) {
        {{"measure", phase_json(t.phases.measure)},
         {"gate", phase_json(t.phases.gate)},
         {"look", phase_json(t.phases.look)}}},
+      {"spot_checks_s", t.phases.spot_checks_s},
       {"builds", {{"made", t.builds.made}, {"made_s", t.builds.made_s}, {"waited_s", t.builds.waited_s}}},
       {"parts", nlohmann::json::array()}};
   for (const auto& [name, seconds] : t.parts) json["parts"].push_back({{"part", name}, {"seconds", seconds}});

@@ -44,10 +44,12 @@ std::string seconds_line(const json& time) {
   if (parts.empty()) return {};
   const auto phase = [&](const char* name) { return number(member(member(time, "phases"), name), "wall_s"); };
   const json& builds = member(time, "builds");
+  const double checks_s = number(time, "spot_checks_s");
   return fmt::format(
-      "run time  {}; in them measuring {:.1f} s, gating {:.1f} s, looking {:.1f} s, waiting for builds {:.1f} s ({} of "
+      "run time  {}; in them measuring {:.1f} s{}, gating {:.1f} s, looking {:.1f} s, waiting for builds {:.1f} s ({} of "
       "{:.1f} s)\n",
-      join(parts, ", "), phase("measure"), phase("gate"), phase("look"), number(builds, "waited_s"),
+      join(parts, ", "), phase("measure"),
+      checks_s > 0 ? fmt::format(" (spot checks {:.1f} s)", checks_s) : "", phase("gate"), phase("look"), number(builds, "waited_s"),
       static_cast<int>(number(builds, "made")), number(builds, "made_s"));
 }
 
@@ -282,12 +284,10 @@ std::string runs_text(const std::vector<store::RunRecord>& runs, const std::vect
   return table.str();
 }
 
-json evidence(const store::RunRecord& run) {
-  if (!run.result.is_object() || !run.result.contains("final"))
-    throw Error(ErrorCode::usage,
-                fmt::format("run {} has no result to write as evidence; finish it with heed evolve --resume {}", run.id,
-                            run.id),
-                std::to_string(run.id));
+namespace {
+
+// Rows of the champion of a finished run, a mode of launching each.
+json champion_rows(const store::RunRecord& run) {
   const json& r = run.result;
   const json& final = r["final"];
   const json& peers = r["peers"];
@@ -342,20 +342,29 @@ json evidence(const store::RunRecord& run) {
     eager["synchronised_us"] = r["champion_times"]["eager_synchronised_us"];
     rows.push_back(eager);
   }
-  return {
+  return rows;
+}
+
+}  // namespace
+
+json evidence(const store::RunRecord& run) {
+  if (!run.result.is_object())
+    throw Error(ErrorCode::usage,
+                fmt::format("run {} has no result to write as evidence; finish it with heed evolve --resume {}", run.id,
+                            run.id),
+                std::to_string(run.id));
+  const json& r = run.result;
+  json evidence = {
       {"schema", 1},
       {"what", "evolve"},
       {"device", run.device["name"]},
       {"arch", run.device["arch"]},
       {"driver", run.device["driver"]},
-      {"clocks_mhz",
-       {{"before", final["clocks"]["before"]["clock_mhz"]}, {"after", final["clocks"]["after"]["clock_mhz"]}}},
       {"heed", run.heed},
       {"source_digest", run.source_digest},
       {"referee", referee_of(run)},
       {"date", run.created},
-      {"peer", {{"torch", text_of(peers, "torch")}, {"cudnn", text_of(peers, "cudnn")}}},
-      {"rows", rows},
+      {"rows", json::array()},
       {"run",
        {{"options", run.options},
         {"base", {{"variant", run.base["variant"]}, {"us", run.base["us"]}, {"self_ratio", run.base["self_ratio"]}}},
@@ -363,10 +372,19 @@ json evidence(const store::RunRecord& run) {
         {"drafts", member(r, "drafts")},
         {"elapsed_s", r["elapsed_s"]},
         {"time", member(r, "time")},
-        {"outcome", outcome_of(r)},
-        {"profile", member(r, "profile")},
-        {"ablation", r["ablation"]}}},
+        {"outcome", outcome_of(r)}}},
       {"table", result_text(run)}};
+  if (!r.contains("final")) {
+    evidence["run"]["summary"] = member(r, "summary");
+    return evidence;
+  }
+  const json& clocks = r["final"]["clocks"];
+  evidence["clocks_mhz"] = {{"before", clocks["before"]["clock_mhz"]}, {"after", clocks["after"]["clock_mhz"]}};
+  evidence["peer"] = {{"torch", text_of(r["peers"], "torch")}, {"cudnn", text_of(r["peers"], "cudnn")}};
+  evidence["rows"] = champion_rows(run);
+  evidence["run"]["profile"] = member(r, "profile");
+  evidence["run"]["ablation"] = r["ablation"];
+  return evidence;
 }
 
 }  // namespace heed::report

@@ -21,7 +21,8 @@ std::string runs_text(const std::vector<store::RunRecord>& runs, const std::vect
 /// The champion's ancestors, oldest first.
 std::vector<const store::TrialRecord*> lineage(const std::vector<store::TrialRecord>& trials, int number);
 
-/// A finished run in the schema of the evidence folder. @throws Error(usage) when the run has no result
+/// A finished run in the schema of the evidence folder: a row for each way of launching the champion; none, and why,
+/// where there is no champion. @throws Error(usage) when the run has no result
 nlohmann::json evidence(const store::RunRecord& run);
 
 /// Everything about a run, for `--json`.

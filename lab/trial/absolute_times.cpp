@@ -45,7 +45,9 @@ double Laboratory::time_alone_once(const Built& built, measure::TimedSets& sets,
     checks.before_block();
     readings.push_back(block().us);
   }
-  if (const auto failure = checks.finish()) throw WrongWhenTimed(built.variant, failure->comparison);
+  const auto failure = checks.finish();
+  clock_.times.spot_checks_s += checks.seconds();
+  if (failure) throw WrongWhenTimed(built.variant, failure->comparison);
   if (eager != nullptr && gpu) {
     const int launches = sets.plan().launches;  // whole passes, so that it is known which launch wrote what is there
     std::tie(eager->eager_us, eager->eager_synchronised_us) =

@@ -34,7 +34,9 @@ void Laboratory::measure_and_check(const Built& trial, const measure::PairOption
   outcome.before = device_state(device_.kind);
   outcome.pair = measure::measure_pair(blocks.base, blocks.trial, pair);
   outcome.after = device_state(device_.kind);
-  if (const auto failure = checks.finish()) {
+  const auto failure = checks.finish();
+  clock_.times.spot_checks_s += checks.seconds();
+  if (failure) {
     const verify::Comparison& comparison = failure->comparison;
     const bool of_base = failure->slot == kBaseSlot;
     if (of_base) check_base_alone(comparison);

@@ -217,7 +217,9 @@ std::vector<measure::Ratio> Laboratory::compare_base_with_itself(
         ratios.push_back(measure::measure_pair(blocks.base, blocks.trial, pair).ratio);
         on_each(ratios.back());
       }
-      if (const auto failure = checks.finish()) throw WrongWhenTimed(base_->variant, failure->comparison);
+      const auto failure = checks.finish();
+      clock_.times.spot_checks_s += checks.seconds();
+      if (failure) throw WrongWhenTimed(base_->variant, failure->comparison);
     });
   }
   if (device_.kind == DeviceKind::cpu) drop_worker();
@@ -259,6 +261,7 @@ void Laboratory::check_base_alone(const verify::Comparison& beside_trial) {
     sets_->prepare(*worker_, {{kBaseSlot, plan_of(base_->variant)}}, options_.launch_limit_s);
     measure::SpotChecks checks(*sets_, *worker_, {kBaseSlot}, 0, 0, options_.launch_limit_s);
     const auto failure = checks.finish();
+    clock_.times.spot_checks_s += checks.seconds();
     drop_worker();
     if (failure)
       throw Error(ErrorCode::internal,

@@ -22,6 +22,7 @@ Phases& Phases::operator+=(const Phases& other) {
   gate += other.gate;
   look += other.look;
   measure += other.measure;
+  spot_checks_s += other.spot_checks_s;
   return *this;
 }
 

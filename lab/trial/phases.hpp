@@ -21,6 +21,7 @@ struct Phases {
   PhaseTimes gate;
   PhaseTimes look;
   PhaseTimes measure;
+  double spot_checks_s = 0;  ///< of the wall clock of `measure`, what spot checks took
   Phases& operator+=(const Phases& other);
 };
 

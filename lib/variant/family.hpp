@@ -18,6 +18,7 @@
 #include "variant/element.hpp"
 #include "variant/knob.hpp"
 #include "variant/overlay.hpp"
+#include "variant/rule_table.hpp"
 
 namespace heed {
 
@@ -140,6 +141,14 @@ class Family {
   }
   /// Where every search starts, and the base when nothing else is at hand. Legal for every workload not refused.
   [[nodiscard]] virtual Config default_config(const Workload& workload, const DeviceFacts& device) const = 0;
+  /// The tables that decide parts of default_config; empty where it has none. What a table says may give way to what is
+  /// legal.
+  [[nodiscard]] virtual std::vector<DefaultRule> rules() const { return {}; }
+  /// default_config, with the rows that decided told to `trace`; illegal perhaps where `trace` forces one that does not
+  /// hold.
+  [[nodiscard]] virtual Config default_by(const Workload& workload, const DeviceFacts& device, RuleTrace&) const {
+    return default_config(workload, device);
+  }
   /// The first half of a variant's translation unit: one include, `kConfig` and `kProblem` as constexpr aggregates.
   [[nodiscard]] virtual std::string prelude(const Config& config, const Problem& problem) const = 0;
   /// The second half: the entry, `heed_forward`.

@@ -8,6 +8,7 @@
 #include "cpu/decode_plan.hpp"
 #include "variant/family.hpp"
 #include "variant/registry.hpp"
+#include "variant/rule_table.hpp"
 #include "workload/features.hpp"
 
 namespace heed {
@@ -124,33 +125,73 @@ void choose_for_matrix_unit(cpu::Config& c, const Workload& workload) {
                  most_rows(workload, 512));  // K and V are packed once a block
 }
 
-// Of up to so many queries columns lie in the lanes, on two cores with AVX-512 and with AVX2, in fp32 and bf16, head
-// dims 64 and 128: at 1,024 keys one query takes 0.16 to 0.5 of the time of queries in the lanes, 8 take 0.5 to 0.75,
-// 16 as long. Where there is a matrix unit, of so many rows of a key head: it packs K and V into tiles, which rows that
-// fill half of one group of 32 use once. 16 processors with AMX read 11.3 GB/s so; the vector unit was not measured
-// there.
+// Of up to so many queries columns lie in the lanes. Where there is a matrix unit, of so many rows of a key head: it
+// packs K and V into tiles, which rows that fill half of one group of 32 use once. 16 processors with AMX read 11.3 GB/s
+// so; the vector unit was not measured there.
 constexpr std::int64_t kFewQueries = 16;
 
 bool has_few_queries(const Workload& w, bool has_matrix_unit) {
   return w.len_q * (has_matrix_unit ? w.heads / w.heads_kv : 1) <= kFewQueries;
 }
 
-void choose_for_few_queries(cpu::Config& c) {
-  c.lanes = cpu::Lanes::columns;
-  c.block_m = 64;  // packed rows: K and V are read once for them
-  c.split_keys = 512;
-  c.prefetch = 32;
+// What the rules below decide by.
+struct LoopFacts {
+  bool few_queries = false;
+  bool many_registers = false;  // 32 vectors
+  std::int64_t vectors = 0;     // of queries that a head has
+};
+template <class Choice>
+using Row = RuleRow<LoopFacts, Choice>;
+
+constexpr bool always(const LoopFacts&) {
+  return true;
 }
 
-// At b1h8l512d64 in fp32 on two cores with AVX-512 a tile of 6 keys by 4 vectors and blocks of 256 rows take 1,929 us,
-// 8 by 2 take 2,055 and 4 by 2 with 128 rows 2,246.
-void choose_for_vector_unit(cpu::Config& c, const Workload& workload, const DeviceFacts& device) {
-  const bool many = device.registers >= 32;
-  c.tile_vectors = many ? 4 : 2;
-  while (c.tile_vectors > 1 && c.tile_vectors / 2 * device.lanes >= workload.len_q) c.tile_vectors /= 2;
-  const int pairs = many ? 8 : 6;  // by two vectors: as many as 16 registers hold, or as 32 are best used
-  c.tile_rows = c.tile_vectors == 4 ? 6 : c.tile_vectors == 2 ? pairs : 12;
-  choose_block_m(c, workload, c.tile_vectors * device.lanes, most_rows(workload, 256));
+struct InLanes {
+  cpu::Lanes lanes;
+  int split_keys;
+  int prefetch;
+};
+constexpr std::string_view kLanes = "lanes";
+constexpr Row<InLanes> kLanesRows[] = {
+    {[](const LoopFacts& f) { return f.few_queries; },
+     {cpu::Lanes::columns, 512, 32},
+     "on two cores with AVX-512 and with AVX2, in fp32 and bf16, head dims 64 and 128: at 1,024 keys one query "
+     "(b1h32l1k1024d128:bf16, b1h32l1k1024d64:fp32) takes 0.16 to 0.5 of the time of queries in the lanes, 8 "
+     "(b1h32l8k1024d128:bf16) take 0.5 to 0.75, 16 (b1h32l16k1024d64:fp32) as long"},
+    {always, {cpu::Lanes::queries, 0, 0}, "more queries than those fill lanes: b1h8l512d64:fp32, b1h8l64k1024d64:fp32"},
+};
+
+struct RegisterTile {
+  int vectors;
+  int rows;
+};
+constexpr std::string_view kTile = "register_tile";
+constexpr Row<RegisterTile> kTileRows[] = {
+    {[](const LoopFacts& f) { return f.many_registers && f.vectors > 2; },
+     {4, 6},
+     "two cores with AVX-512, us: b1h8l512d64:fp32 1,929, with 2 by 8 vectors and rows 2,055, with 2 by 4 and 128 "
+     "query rows a block 2,246"},
+    {[](const LoopFacts& f) { return f.many_registers && f.vectors > 1; },
+     {2, 8},
+     "fewer queries than four vectors hold: b1h8l32k512d64:fp32"},
+    {[](const LoopFacts& f) { return f.vectors > 1; },
+     {2, 6},
+     "16 vector registers (AVX2) hold five or six rows by two vectors: b1h8l512d64:fp32"},
+    {always, {1, 12}, "fewer queries than two vectors hold; not measured"},
+};
+
+cpu::Config with_lanes(const InLanes& in_lanes, cpu::Config c = {}) {
+  c.lanes = in_lanes.lanes;
+  c.split_keys = in_lanes.split_keys;
+  c.prefetch = in_lanes.prefetch;
+  return c;
+}
+
+cpu::Config with_tile(const RegisterTile& tile, cpu::Config c = {}) {
+  c.tile_vectors = tile.vectors;
+  c.tile_rows = tile.rows;
+  return c;
 }
 
 cpu::Machine machine_of(const DeviceFacts& device) {
@@ -246,19 +287,23 @@ class CpuFamily final : public Family {
   }
 
   Config default_config(const Workload& workload, const DeviceFacts& device) const override {
-    cpu::Config c;
-    // Every processor: the knob's values are sparse, so the largest that fits.
-    c.threads = largest("threads", [&](int threads) { return threads <= device.processors; });
-    const bool has_matrix_unit = device.matrix_unit && !workload.quantised;
-    if (has_few_queries(workload, has_matrix_unit))
-      choose_for_few_queries(c);
-    else if (has_matrix_unit)
-      choose_for_matrix_unit(c, workload);
-    else
-      choose_for_vector_unit(c, workload, device);
-    Config config = table().config_of(c);
+    Config config = table().config_of(chosen(workload, device, nullptr));
     HEED_CHECK(!is_illegal(config, workload, device));
     return config;
+  }
+
+  std::vector<DefaultRule> rules() const override {
+    return {rule_of(kLanes, kLanesRows,
+                    [](const InLanes& l) {
+                      return table().text_of(with_lanes(l), {"lanes", "split_keys", "prefetch"});
+                    }),
+            rule_of(kTile, kTileRows,
+                    [](const RegisterTile& t) {
+                      return table().text_of(with_tile(t), {"tile_rows", "tile_vectors"});
+                    })};
+  }
+  Config default_by(const Workload& workload, const DeviceFacts& device, RuleTrace& trace) const override {
+    return table().config_of(chosen(workload, device, &trace));
   }
 
   std::string prelude(const Config& config, const Problem& problem) const override {
@@ -294,6 +339,29 @@ class CpuFamily final : public Family {
                             ? cpu::matrix_scratch(c, problem_of(workload)).total
                             : cpu::scratch_plan(c, problem_of(workload), device.lanes).total * 4;
     return plan;
+  }
+
+ private:
+  static cpu::Config chosen(const Workload& workload, const DeviceFacts& device, RuleTrace* trace) {
+    cpu::Config c;
+    // Every processor: the knob's values are sparse, so the largest that fits.
+    c.threads = largest("threads", [&](int threads) { return threads <= device.processors; });
+    const bool has_matrix_unit = device.matrix_unit && !workload.quantised;
+    const LoopFacts facts{.few_queries = has_few_queries(workload, has_matrix_unit),
+                          .many_registers = device.registers >= 32,
+                          .vectors = (workload.len_q - 1) / std::max(1, device.lanes) + 1};
+    if (has_matrix_unit && !facts.few_queries) {
+      choose_for_matrix_unit(c, workload);
+      return c;
+    }
+    c = with_lanes(choose(kLanes, kLanesRows, facts, trace), c);
+    if (c.lanes == cpu::Lanes::columns) {
+      c.block_m = 64;  // packed rows: K and V are read once for them
+      return c;
+    }
+    c = with_tile(choose(kTile, kTileRows, facts, trace), c);
+    choose_block_m(c, workload, c.tile_vectors * device.lanes, most_rows(workload, 256));
+    return c;
   }
 };
 

@@ -69,7 +69,7 @@ int promote_every_of(int block_n) {
   return static_cast<int>(std::bit_floor(static_cast<unsigned>(kSummedKeys / block_n)));
 }
 
-// Tiles of the default where a head dim has keys up to a number.
+// Tiles of the default where a head dim has keys up to a number: the first that factors of K and shared memory allow.
 struct Tiles {
   std::int64_t dim = 0;
   std::int64_t most_keys = 0;
@@ -78,18 +78,57 @@ struct Tiles {
   int stages = 0;
   int q_stages = 1;
   sm90_fp8::Pingpong pingpong = sm90_fp8::Pingpong::off;
+  std::string_view provenance{};
+
+  [[nodiscard]] sm90_fp8::Config config() const {
+    return {.m_warpgroups = m_warpgroups,
+            .block_n = block_n,
+            .stages = stages,
+            .q_stages = q_stages,
+            .pingpong = pingpong,
+            .promote_every = promote_every_of(block_n)};
+  }
 };
 // Of 121, 73 and 8 tiles by head dim, with one choice of promote_every each and hardware exponentials, within 3% of the
-// fastest on an H200 at 16,384 unmasked tokens of 512, 2,048 and 16,384 keys. At head dim 64 three warpgroups take 1.15
-// and 1.09 times the rate of tiles of 2 x 64 x 224; at 512 keys tiles that divide them 1.4 (64) and 1.2 (128).
+// fastest on an H200 at 16,384 unmasked tokens of 512, 2,048 and 16,384 keys.
 constexpr std::int64_t kAny = std::numeric_limits<std::int64_t>::max();
 constexpr std::array kMeasured = {
-    Tiles{.dim = 64, .most_keys = 512, .m_warpgroups = 4, .block_n = 64, .stages = 4, .q_stages = 2},
-    Tiles{.dim = 64, .most_keys = kAny, .m_warpgroups = 3, .block_n = 128, .stages = 4},
-    Tiles{.dim = 128, .most_keys = 1024, .block_n = 128, .stages = 2, .pingpong = sm90_fp8::Pingpong::on},
-    Tiles{.dim = 128, .most_keys = kAny, .block_n = 192, .stages = 2},
-    Tiles{.dim = 256, .most_keys = kAny, .block_n = 128, .stages = 3, .pingpong = sm90_fp8::Pingpong::on},
-    Tiles{.dim = 256, .most_keys = kAny, .block_n = 128, .stages = 2, .pingpong = sm90_fp8::Pingpong::on}};
+    Tiles{.dim = 64,
+          .most_keys = 512,
+          .m_warpgroups = 4,
+          .block_n = 64,
+          .stages = 4,
+          .q_stages = 2,
+          .provenance = "tiles that divide the keys take 1.4 times the rate of others at b32h32l512d64"},
+    Tiles{.dim = 64,
+          .most_keys = kAny,
+          .m_warpgroups = 3,
+          .block_n = 128,
+          .stages = 4,
+          .provenance = "1.15 times the rate of 2 x 64 x 224 at b8h32l2048d64, 1.09 at b1h32l16384d64"},
+    Tiles{.dim = 128,
+          .most_keys = 1024,
+          .block_n = 128,
+          .stages = 2,
+          .pingpong = sm90_fp8::Pingpong::on,
+          .provenance = "tiles that divide the keys take 1.2 times the rate of others at b32h16l512d128"},
+    Tiles{.dim = 128,
+          .most_keys = kAny,
+          .block_n = 192,
+          .stages = 2,
+          .provenance = "within 3% of the fastest at b8h16l2048d128 and b1h16l16384d128"},
+    Tiles{.dim = 256,
+          .most_keys = kAny,
+          .block_n = 128,
+          .stages = 3,
+          .pingpong = sm90_fp8::Pingpong::on,
+          .provenance = "within 3% of the fastest at b32h8l512d256, b8h8l2048d256 and b1h8l16384d256"},
+    Tiles{.dim = 256,
+          .most_keys = kAny,
+          .block_n = 128,
+          .stages = 2,
+          .pingpong = sm90_fp8::Pingpong::on,
+          .provenance = "where three stages do not fit; not measured"}};
 
 // Keys that share a factor of K; 0: all of a head do.
 std::int64_t keys_of_factor(const Workload& w) {
@@ -179,34 +218,34 @@ class Sm90Fp8Family final : public Family {
 
   Config default_config(const Workload& workload, const DeviceFacts& device) const override {
     using sm90_fp8::Pingpong;
-    sm90_fp8::Config c;
-    c.tile_order = workload.has_right_bound() ? TileOrder::lpt_l2 : TileOrder::row_major;
-    const std::int64_t keys = keys_of_factor(workload);
-    const auto with = [&](const Tiles& tiles) -> std::optional<Config> {
-      if (keys % tiles.block_n != 0) return std::nullopt;
-      c.m_warpgroups = tiles.m_warpgroups;
-      c.block_n = tiles.block_n;
-      c.stages = tiles.stages;
-      c.q_stages = tiles.q_stages;
-      c.pingpong = tiles.pingpong;
-      c.promote_every = promote_every_of(tiles.block_n);
-      const Config config = table().config_of(c);
-      if (is_illegal(config, workload, device)) return std::nullopt;
-      return config;
-    };
-    for (const Tiles& tiles : kMeasured)
-      if (tiles.dim == workload.dim && workload.len_k <= tiles.most_keys)
-        if (const auto config = with(tiles)) return *config;
+    if (const auto row = measured_row(workload, device)) return config_with(kMeasured.at(*row), workload);
     // Blocks of factors, or less shared memory.
     for (const int block_n : {192, 160, 128, 96, 64})
       for (const int stages : {3, 2, 1}) {
         if (workload.dim == 256 && block_n > 128) continue;
-        if (const auto config = with(
-                {.block_n = block_n, .stages = stages, .pingpong = workload.dim == 256 ? Pingpong::on : Pingpong::off}))
-          return *config;
+        const Tiles tiles{
+            .block_n = block_n, .stages = stages, .pingpong = workload.dim == 256 ? Pingpong::on : Pingpong::off};
+        if (is_possible(tiles, workload, device)) return config_with(tiles, workload);
       }
     HEED_CHECK(false && "tiles of 64 keys and one stage are legal everywhere");
     return {};
+  }
+
+  std::vector<DefaultRule> rules() const override {
+    DefaultRule rule{kTiles, {}};
+    for (const Tiles& tiles : kMeasured)
+      rule.rows.push_back(
+          {table().text_of(tiles.config(), {"m_warpgroups", "block_n", "stages", "q_stages", "pingpong",
+                                            "promote_every"}),
+           tiles.provenance});
+    return {rule};
+  }
+  Config default_by(const Workload& workload, const DeviceFacts& device, RuleTrace& trace) const override {
+    const std::optional<std::size_t> row =
+        trace.forces(kTiles) ? trace.forced->row : measured_row(workload, device);
+    if (!row) return default_config(workload, device);
+    trace.decided.push_back({kTiles, *row});
+    return config_with(kMeasured.at(*row), workload);
   }
 
   std::string prelude(const Config& config, const Problem& problem) const override {
@@ -243,7 +282,24 @@ class Sm90Fp8Family final : public Family {
   }
 
  private:
-  using TileOrder = attention::TileOrder;
+  static constexpr std::string_view kTiles = "tiles";
+
+  static Config config_with(const Tiles& tiles, const Workload& workload) {
+    sm90_fp8::Config c = tiles.config();
+    using enum attention::TileOrder;
+    c.tile_order = workload.has_right_bound() ? lpt_l2 : row_major;
+    return table().config_of(c);
+  }
+  bool is_possible(const Tiles& tiles, const Workload& workload, const DeviceFacts& device) const {
+    return keys_of_factor(workload) % tiles.block_n == 0 && !is_illegal(config_with(tiles, workload), workload, device);
+  }
+  std::optional<std::size_t> measured_row(const Workload& workload, const DeviceFacts& device) const {
+    for (std::size_t row = 0; row < kMeasured.size(); ++row)
+      if (kMeasured.at(row).dim == workload.dim && workload.len_k <= kMeasured.at(row).most_keys &&
+          is_possible(kMeasured.at(row), workload, device))
+        return row;
+    return std::nullopt;
+  }
 };
 
 }  // namespace

@@ -11,6 +11,7 @@
 #include "variant/registry.hpp"
 #include "variant/rule_table.hpp"
 #include "variant/sm90_persistent_default.hpp"
+#include "variant/sm90_persistent_rules.hpp"
 #include "workload/features.hpp"
 
 namespace heed {
@@ -217,14 +218,33 @@ class Sm90PersistentFamily final : public Family {
   }
 
   Config default_config(const Workload& workload, const DeviceFacts& device) const override {
-    const Problem problem = known_problem(workload);
-    const sm90_persistent::Config chosen = sm90_persistent_default(
-        with_keys_of_a_tile(workload), num_sms_of(device), [&](const sm90_persistent::Config& c) {
-          return !is_illegal(table().config_of(sm90_persistent::canonical(c, problem)), workload, device);
-        });
-    Config config = canonical(table().config_of(chosen), {}, workload);
+    Config config = canonical(table().config_of(chosen(workload, device, nullptr)), {}, workload);
     HEED_CHECK(!is_illegal(config, workload, device));
     return config;
+  }
+
+  std::vector<DefaultRule> rules() const override {
+    using namespace sm90_persistent;
+    using C = sm90_persistent::Config;
+    return {rule_of(kSchedule, kSchedules,
+                    [](const Schedule& s) {
+                      return table().text_of(C{.scheduler = s.scheduler, .grid = s.grid, .tile_order = s.tile_order},
+                                             {"scheduler", "grid", "tile_order"});
+                    }),
+            rule_of(kStart, kStarts,
+                    [](const Start& s) {
+                      return table().text_of(C{.setmaxnreg = s.setmaxnreg, .tile_setup = s.tile_setup},
+                                             {"setmaxnreg", "tile_setup"});
+                    }),
+            rule_of(kEvictFirst, kEvictFirsts,
+                    [](EvictFirst e) { return table().text_of(C{.evict_first = e}, {"evict_first"}); }),
+            rule_of(kStore, kStores, [](const Store& s) {
+              return table().text_of(C{.epilogue = s.epilogue, .rowsum_reduce = s.rowsum_reduce},
+                                     {"epilogue", "rowsum_reduce"});
+            })};
+  }
+  Config default_by(const Workload& workload, const DeviceFacts& device, RuleTrace& trace) const override {
+    return canonical(table().config_of(chosen(workload, device, &trace)), {}, workload);
   }
 
   std::string prelude(const Config& config, const Problem& problem) const override {
@@ -266,6 +286,18 @@ class Sm90PersistentFamily final : public Family {
 
   int register_limit(const Config& config) const override {
     return sm90_persistent::registers_allowed(table().aggregate_of(config));
+  }
+
+ private:
+  sm90_persistent::Config chosen(const Workload& workload, const DeviceFacts& device,
+                                 RuleTrace* trace) const {
+    const Problem problem = known_problem(workload);
+    return sm90_persistent_default(
+        with_keys_of_a_tile(workload), num_sms_of(device),
+        [&](const sm90_persistent::Config& c) {
+          return !is_illegal(table().config_of(sm90_persistent::canonical(c, problem)), workload, device);
+        },
+        trace);
   }
 };
 

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <functional>
+#include <initializer_list>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -136,6 +137,16 @@ class KnobTable {
     Aggregate aggregate;
     for (std::size_t i = 0; i < access_.size(); ++i) access_[i].set(aggregate, config.at(i));
     return aggregate;
+  }
+
+  /// Some knobs of the aggregate as parse_variant reads them, in the family's order: "scheduler=dynamic,grid=full".
+  [[nodiscard]] std::string text_of(const Aggregate& aggregate, std::initializer_list<std::string_view> names) const {
+    std::string text;
+    for (std::size_t i = 0; i < access_.size(); ++i)
+      for (const std::string_view name : names)
+        if (knobs_[i].name == name)
+          text += (text.empty() ? "" : ",") + knobs_[i].name + "=" + knobs_[i].text_of(access_[i].get(aggregate));
+    return text;
   }
 
   /// The aggregate as C++ with designated fields, e.g. "{.block_m = 64, .exp2 = heed::cpu::Exp2::degree5}".

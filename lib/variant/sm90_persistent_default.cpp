@@ -58,10 +58,12 @@ bool has_few_keys(const Workload& w, std::int64_t num_sms) {
 // What follows from the workload and from what has been decided so far.
 class Rule {
  public:
-  Rule(const Workload& workload, std::int64_t num_sms, const std::function<bool(const Config&)>& is_legal)
+  Rule(const Workload& workload, std::int64_t num_sms, const std::function<bool(const Config&)>& is_legal,
+       RuleTrace* trace)
       : w_(workload),
         num_sms_(num_sms),
         is_legal_(is_legal),
+        trace_(trace),
         dim_(padded_dim(static_cast<int>(workload.dim))),
         causal_(workload.is_causal()),
         short_(workload.len_k <= kShortKeys),
@@ -96,8 +98,8 @@ class Rule {
       }
     }
     facts_ = facts();
-    c_.evict_first = deciding_row(kEvictFirsts, facts_).choice;
-    const Start start = deciding_row(kStarts, facts_).choice;
+    c_.evict_first = choose(kEvictFirst, kEvictFirsts, facts_, trace_);
+    const Start start = choose(kStart, kStarts, facts_, trace_);
     c_.tile_setup = start.tile_setup;
     c_.setmaxnreg = start.setmaxnreg;
     if (w_.has_features()) fit_registers();
@@ -185,7 +187,7 @@ class Rule {
       if (causal_) c_.tile_order = TileOrder::paired;
       return;
     }
-    const Schedule schedule = deciding_row(kSchedules, f).choice;
+    const Schedule schedule = choose(kSchedule, kSchedules, f, trace_);
     c_.scheduler = schedule.scheduler;
     c_.grid = schedule.grid;
     c_.tile_order = schedule.tile_order;
@@ -309,7 +311,7 @@ class Rule {
   }
 
   void store_rows() {
-    const Store store = deciding_row(kStores, facts_).choice;
+    const Store store = choose(kStore, kStores, facts_, trace_);
     c_.epilogue = store.epilogue;
     if (!is_legal_(c_)) c_.epilogue = EpilogueStore::st_b128;
     c_.rowsum_reduce = store.rowsum_reduce;
@@ -332,6 +334,7 @@ class Rule {
   const Workload& w_;
   std::int64_t num_sms_;
   const std::function<bool(const Config&)>& is_legal_;
+  RuleTrace* trace_;
   int dim_;  // padded
   bool causal_;
   bool short_;
@@ -351,7 +354,8 @@ std::int64_t q_tiles_of_launch(int m_warpgroups, const Workload& workload) {
 }
 
 sm90_persistent::Config sm90_persistent_default(const Workload& workload, std::int64_t num_sms,
-                                                const std::function<bool(const sm90_persistent::Config&)>& is_legal) {
+                                                const std::function<bool(const sm90_persistent::Config&)>& is_legal,
+                                                RuleTrace* trace) {
   // Clusters are not for entries with lengths of their own.
   const bool has_clusters = !workload.has_lengths();
   if (has_clusters && splits_q_tiles(workload, num_sms) && is_legal(kSplitQTiles)) return kSplitQTiles;
@@ -360,7 +364,7 @@ sm90_persistent::Config sm90_persistent_default(const Workload& workload, std::i
     if (workload.len_k > kFreedInBranches) c.stage_release = StageRelease::predicated;
     return c;
   }
-  return Rule(workload, num_sms, is_legal).run();
+  return Rule(workload, num_sms, is_legal, trace).run();
 }
 
 }  // namespace heed

@@ -7,6 +7,7 @@
 
 #include "heed/heed.hpp"
 #include "kernels/sm90/persistent/config.hpp"
+#include "variant/rule_table.hpp"
 
 namespace heed {
 
@@ -49,8 +50,10 @@ std::int64_t q_tiles_of_launch(int m_warpgroups, const Workload& workload);
 
 /// @param num_sms of the device
 /// @param is_legal whether a config fits the device, knobs that contradict each other reconciled
+/// @param trace null, or what decided
 /// @return legal, but for sm90_persistent::canonical
 sm90_persistent::Config sm90_persistent_default(const Workload& workload, std::int64_t num_sms,
-                                                const std::function<bool(const sm90_persistent::Config&)>& is_legal);
+                                                const std::function<bool(const sm90_persistent::Config&)>& is_legal,
+                                                RuleTrace* trace = nullptr);
 
 }  // namespace heed

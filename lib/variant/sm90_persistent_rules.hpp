@@ -33,6 +33,12 @@ struct LaunchFacts {
 template <class Choice>
 using Row = RuleRow<LaunchFacts, Choice>;
 
+// Names of the rules.
+inline constexpr std::string_view kSchedule = "schedule";
+inline constexpr std::string_view kStart = "start";
+inline constexpr std::string_view kEvictFirst = "evict_first";
+inline constexpr std::string_view kStore = "store";
+
 constexpr bool always(const LaunchFacts&) {
   return true;
 }

@@ -19,12 +19,27 @@ TEST_F(Cli, LadderRefusesWhatItCannotClimb) {
   EXPECT_THAT(heed_command("ladder --device cpu --json").out, ::testing::HasSubstr("\"no_device\""));
 }
 
+TEST_F(Cli, RulesOfDefaultsArePrintedAndWrongOnesNamed) {
+  const Printed all = heed_command("rules");
+  EXPECT_EQ(all.code, 0) << all.err;
+  EXPECT_THAT(all.out, ::testing::HasSubstr("fwd_sm90_persistent\n  schedule: the first row that holds decides"));
+  const auto json = nlohmann::json::parse(heed_command("rules fwd_cpu --rule lanes --json").out);
+  ASSERT_EQ(json["rules"].size(), 1U);
+  EXPECT_EQ(json["rules"][0]["rows"][0]["knobs"], "lanes=columns,split_keys=512,prefetch=32");
+  expect_refusal("rules fwd_sm80", 2, "is decided by no table; those of fwd_cpu");
+  expect_refusal("rules fwd_cpuu", 2, "did you mean \"fwd_cpu\"?");
+  expect_refusal("rules fwd_cpu --rule lane", 2, "did you mean \"lanes\"?");
+  expect_refusal("rules --measure --device cpu", 2, "needs a family");
+  expect_refusal("rules fwd_cpu --evidence x.json", 2, "goes with --measure");
+  expect_refusal("rules fwd_sm90_fp8 --measure --device cpu", 1, "no workload that runs on");
+}
+
 TEST_F(Cli, HelpAndVersion) {
   EXPECT_THAT(heed_command("--help").out, ::testing::HasSubstr("Examples:"));
   EXPECT_EQ(heed_command("--help").code, 0);
   EXPECT_THAT(heed_command("--version").out, ::testing::StartsWith("heed "));
   for (const char* command : {"evolve", "verify", "bench", "show", "runs", "replay", "families", "emit", "build",
-                              "doctor", "selftest", "profile", "ladder", "report", "evidence", "run"}) {
+                              "doctor", "selftest", "profile", "ladder", "report", "evidence", "run", "rules"}) {
     const Printed run = heed_command(std::string(command) + " --help");
     EXPECT_EQ(run.code, 0) << command;
     EXPECT_THAT(run.out, ::testing::AnyOf(::testing::HasSubstr("Example"), ::testing::HasSubstr("Exit code")))

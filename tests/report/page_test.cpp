@@ -302,6 +302,23 @@ TEST(Report, ARunTellsWhereItsTimeWent) {
   EXPECT_THAT(result_text(run), HasSubstr("run time  base 3.5 s, search 70.0 s; in them measuring 20.0 s, gating 30.0 "
                                           "s, looking 25.2 s, waiting for builds 9.5 s (600 of 1100.0 s)\n"));
   EXPECT_EQ(evidence(run)["run"]["time"]["builds"]["made"], 600);
+  run.result["time"]["spot_checks_s"] = 2.5;
+  EXPECT_THAT(result_text(run), HasSubstr("measuring 20.0 s (spot checks 2.5 s), gating"));
+}
+
+// A search that nothing passed is a result too: no row, and why.
+TEST(Report, EvidenceOfARunWithoutAChampionSaysWhy) {
+  store::RunRecord run = reportable_run();
+  run.result = nlohmann::json::parse(R"({"outcome": "no_variant", "trials": 3, "drafts": 9, "elapsed_s": 4.5,
+    "summary": "no variant passed the gate and the final comparison; trial 1: wrong_result: row 3"})");
+  const nlohmann::json written = evidence(run);
+  EXPECT_TRUE(written["rows"].empty());
+  EXPECT_EQ(written["run"]["outcome"], "no_variant");
+  EXPECT_THAT(written["run"]["summary"].get<std::string>(), HasSubstr("row 3"));
+  EXPECT_THAT(written["table"].get<std::string>(), HasSubstr("No champion"));
+  EXPECT_FALSE(written.contains("clocks_mhz"));
+  run.result = nullptr;
+  EXPECT_THROW((void)evidence(run), Error);
 }
 
 // A time that no ratio uses stands under its own name: in the table, on the page and in the evidence.

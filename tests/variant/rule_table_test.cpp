@@ -27,6 +27,24 @@ TEST(RuleTable, TheFirstRowThatHoldsDecides) {
   EXPECT_EQ(deciding_row(kRows, {10}).provenance, "short");
 }
 
+TEST(RuleTable, ATraceIsToldOfTheRowAndMayForceAnother) {
+  static constexpr RuleRow<Length, char> kRows[] = {
+      {[](const Length& l) { return l.keys > 100; }, 'l', "long"},
+      {[](const Length&) { return true; }, 's', "short"},
+  };
+  EXPECT_EQ(choose("length", kRows, {101}, nullptr), 'l');
+  RuleTrace trace;
+  EXPECT_EQ(choose("length", kRows, {101}, &trace), 'l');
+  trace.forced = DecidedRow{"length", 1};
+  EXPECT_EQ(choose("length", kRows, {101}, &trace), 's');
+  trace.forced = DecidedRow{"other", 1};
+  EXPECT_EQ(choose("length", kRows, {101}, &trace), 'l');
+  ASSERT_EQ(trace.decided.size(), 3U);
+  EXPECT_EQ(trace.decided[0].row, 0U);
+  EXPECT_EQ(trace.decided[1].row, 1U);
+  EXPECT_EQ(trace.decided[2].rule, "length");
+}
+
 TEST(RuleTable, LimitsAloneCountAsAChip) {
   DeviceFacts device;
   EXPECT_EQ(num_sms_of(device), 132);
