@@ -73,14 +73,14 @@ int main(int argc, char** argv) {
   app.require_subcommand(1);
   int exit_code = 0;
   for (const heed::cli::Register command :
-       {heed::cli::add_evolve,    heed::cli::add_run,      heed::cli::add_verify,    heed::cli::add_bench,
-        heed::cli::add_show,      heed::cli::add_runs,     heed::cli::add_replay,    heed::cli::add_report,
-        heed::cli::add_champions, heed::cli::add_families, heed::cli::add_rules, heed::cli::add_emit,      heed::cli::add_build,
-        heed::cli::add_programs,  heed::cli::add_book,     heed::cli::add_dispatch,  heed::cli::add_library,
-        heed::cli::add_prebuild,  heed::cli::add_doctor,   heed::cli::add_selftest,  heed::cli::add_profile,
-        heed::cli::add_ladder,    heed::cli::add_evidence, heed::cli::add_judge,     heed::cli::add_adopt,
-        heed::cli::add_insights,  heed::cli::add_serve,    heed::cli::add_landscape, heed::cli::add_simulate,
-        heed::cli::add_calibrate})
+       {heed::cli::add_evolve,    heed::cli::add_run,      heed::cli::add_verify,   heed::cli::add_bench,
+        heed::cli::add_show,      heed::cli::add_runs,     heed::cli::add_replay,   heed::cli::add_report,
+        heed::cli::add_champions, heed::cli::add_families, heed::cli::add_rules,    heed::cli::add_emit,
+        heed::cli::add_build,     heed::cli::add_programs, heed::cli::add_book,     heed::cli::add_dispatch,
+        heed::cli::add_library,   heed::cli::add_prebuild, heed::cli::add_doctor,   heed::cli::add_selftest,
+        heed::cli::add_profile,   heed::cli::add_ladder,   heed::cli::add_evidence, heed::cli::add_judge,
+        heed::cli::add_adopt,     heed::cli::add_insights, heed::cli::add_serve,    heed::cli::add_landscape,
+        heed::cli::add_simulate,  heed::cli::add_calibrate})
     command(app, exit_code);
   give_footers(app);
 

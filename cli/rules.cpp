@@ -171,8 +171,9 @@ int measure(const RulesOptions& o) {
 void add_rules(CLI::App& app, int& exit_code) {
   auto o = std::make_shared<RulesOptions>();
   CLI::App* command =
-      app.add_subcommand("rules", "The tables that decide the families' defaults, what they rest on, and whether they "
-                                  "still hold");
+      app.add_subcommand("rules",
+                         "The tables that decide the families' defaults, what they rest on, and whether they "
+                         "still hold");
   command->add_option("family", o->family, "Family whose tables are printed or measured [all that have some]");
   command->add_option("--rule", o->rule, "One table of the family [all]");
   command->add_flag("--measure", o->measure,

@@ -46,11 +46,12 @@ std::string seconds_line(const json& time) {
   const json& builds = member(time, "builds");
   const double checks_s = number(time, "spot_checks_s");
   return fmt::format(
-      "run time  {}; in them measuring {:.1f} s{}, gating {:.1f} s, looking {:.1f} s, waiting for builds {:.1f} s ({} of "
+      "run time  {}; in them measuring {:.1f} s{}, gating {:.1f} s, looking {:.1f} s, waiting for builds {:.1f} s ({} "
+      "of "
       "{:.1f} s)\n",
-      join(parts, ", "), phase("measure"),
-      checks_s > 0 ? fmt::format(" (spot checks {:.1f} s)", checks_s) : "", phase("gate"), phase("look"), number(builds, "waited_s"),
-      static_cast<int>(number(builds, "made")), number(builds, "made_s"));
+      join(parts, ", "), phase("measure"), checks_s > 0 ? fmt::format(" (spot checks {:.1f} s)", checks_s) : "",
+      phase("gate"), phase("look"), number(builds, "waited_s"), static_cast<int>(number(builds, "made")),
+      number(builds, "made_s"));
 }
 
 // "GPU time  measuring 41.0%, ..."; empty for results that do not say it.

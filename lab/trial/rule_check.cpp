@@ -24,8 +24,8 @@ std::vector<std::string> shapes_in(std::string_view provenance) {
 
 std::vector<Workload> workloads_named(const Family& family, const std::string& shape, const DeviceFacts& device) {
   std::vector<Workload> workloads;
-  for (const char* rest : {"", ":causal_top_left", ":quantised=qkv/e4m3/head",
-                           ":causal_top_left:quantised=qkv/e4m3/head"}) {
+  for (const char* rest :
+       {"", ":causal_top_left", ":quantised=qkv/e4m3/head", ":causal_top_left:quantised=qkv/e4m3/head"}) {
     const bool is_quantised = std::string_view(rest).find("quantised") != std::string_view::npos;
     if (is_quantised && !workloads.empty()) break;
     Workload workload = parse_workload(shape + rest);
@@ -75,8 +75,8 @@ std::vector<OtherRow> other_rows(const Family& family, const RuleWorkload& at, c
     for (std::size_t row = 0; row < rule->rows.size(); ++row) {
       if (row == decided.row) continue;
       RuleTrace trace{.forced = DecidedRow{decided.rule, row}, .decided = {}};
-      Variant variant = canonical(make_variant(family, family.default_by(at.workload, device, trace), at.workload),
-                                  at.workload);
+      Variant variant =
+          canonical(make_variant(family, family.default_by(at.workload, device, trace), at.workload), at.workload);
       if (variant.is_illegal(at.workload, device) || !tried.insert(variant.id()).second) continue;
       others.push_back({decided, row, std::move(variant)});
     }
@@ -89,8 +89,7 @@ void check_rules(Laboratory& laboratory, jit::Builder& builder, const Family& fa
   const std::vector<OtherRow> others = other_rows(family, at, laboratory.device());
   std::vector<std::future<jit::BuildOutcome>> builds;
   for (const OtherRow& other : others) builds.push_back(builder.start(laboratory.request_for(other.variant)));
-  const Variant standard =
-      make_variant(family, family.default_config(at.workload, laboratory.device()), at.workload);
+  const Variant standard = make_variant(family, family.default_config(at.workload, laboratory.device()), at.workload);
   laboratory.set_base(laboratory.build(standard));
   // On a CPU compilers would disturb what is measured.
   if (laboratory.device().kind == DeviceKind::cpu)

@@ -21,7 +21,7 @@ struct RuleReading {
   Workload workload;
   std::string variant;  ///< of the default with the other row, as parse_variant reads it
   Outcome outcome;
-  double self_spread = 0;       ///< of the default against itself
+  double self_spread = 0;        ///< of the default against itself
   double base_us = 0;            ///< of the default
   bool other_is_faster = false;  ///< beyond what the default shows against itself
 };

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstring>
 #include <optional>
+#include <span>
 
 #include "worker/candidate_image.hpp"
 #include "worker/executor.hpp"
@@ -63,6 +64,7 @@ class CpuExecutor final : public Executor {
                const std::vector<Range>& poisoned, const std::vector<ChannelRange>& keys, Follow) override {
     timed_ = image;
     timed_bytes_ = bytes;
+    unfinished_ = {};
     poisoned_ = poisoned;
     keys_ = keys;
     for (const auto& [slot, list] : launches) {
@@ -109,10 +111,13 @@ class CpuExecutor final : public Executor {
     runner.freeze();
     expect_control(runner);
     const std::size_t done = runner.launches_done();
+    if (const Slot& s = slots_.at(static_cast<std::size_t>(slot)); done < all && s.plan.semaphores > 0)
+      unfinished_ = {s.timed.at(done).params.semaphores, static_cast<std::size_t>(s.plan.semaphores)};
     return {.complete = static_cast<int>(done), .begun = static_cast<int>(std::min(all, done + 1))};
   }
 
   void warm_up(int slot, double ms) override {
+    end_stopped_launch();
     Runner runner(timed_task(slot));
     const auto begin = Clock::now();
     do {
@@ -122,6 +127,7 @@ class CpuExecutor final : public Executor {
 
   std::pair<double, double> time_eager(int slot, int calls) override {
     // A CPU launch always runs to its end: both ways of calling are the same.
+    end_stopped_launch();
     for (const Range& range : poisoned_) std::memset(timed_ + range.offset, 0xff, range.bytes);
     const std::vector<CpuLaunch>& list = timed(slot);
     Runner runner(task(slot, {list.data(), 1}, timed_, timed_bytes_));
@@ -176,12 +182,20 @@ class CpuExecutor final : public Executor {
 
   // Returns how many launches a replay has.
   std::size_t begin_block(Runner& runner, int slot, const ChannelFactors& factors) {
+    end_stopped_launch();
     for (const Range& range : poisoned_) std::memset(timed_ + range.offset, 0xff, range.bytes);
     between_replays(runner, factors);
     // What the other side left in the caches is paid for by a few launches that are not timed.
     const std::size_t launches = timed(slot).size();
     replay(runner, std::min(launches, kLeadLaunches));
     return launches;
+  }
+
+  // A launch that a spot check stopped left its semaphores as they were, for the check to see. Every other launch must
+  // leave them at zero by itself.
+  void end_stopped_launch() {
+    std::fill(unfinished_.begin(), unfinished_.end(), 0U);
+    unfinished_ = {};
   }
 
   // What a replay left must not serve the next, whose launches are the same.
@@ -208,6 +222,7 @@ class CpuExecutor final : public Executor {
   std::uint64_t timed_bytes_ = 0;
   std::vector<Range> poisoned_;
   std::vector<ChannelRange> keys_;
+  std::span<unsigned> unfinished_;  // semaphores of a launch that was stopped
   std::vector<HardwareCounts> counted_;
 };
 

@@ -126,8 +126,8 @@ void choose_for_matrix_unit(cpu::Config& c, const Workload& workload) {
 }
 
 // Of up to so many queries columns lie in the lanes. Where there is a matrix unit, of so many rows of a key head: it
-// packs K and V into tiles, which rows that fill half of one group of 32 use once. 16 processors with AMX read 11.3 GB/s
-// so; the vector unit was not measured there.
+// packs K and V into tiles, which rows that fill half of one group of 32 use once. 16 processors with AMX read 11.3
+// GB/s so; the vector unit was not measured there.
 constexpr std::int64_t kFewQueries = 16;
 
 bool has_few_queries(const Workload& w, bool has_matrix_unit) {
@@ -293,14 +293,11 @@ class CpuFamily final : public Family {
   }
 
   std::vector<DefaultRule> rules() const override {
-    return {rule_of(kLanes, kLanesRows,
-                    [](const InLanes& l) {
-                      return table().text_of(with_lanes(l), {"lanes", "split_keys", "prefetch"});
-                    }),
-            rule_of(kTile, kTileRows,
-                    [](const RegisterTile& t) {
-                      return table().text_of(with_tile(t), {"tile_rows", "tile_vectors"});
-                    })};
+    return {
+        rule_of(kLanes, kLanesRows,
+                [](const InLanes& l) { return table().text_of(with_lanes(l), {"lanes", "split_keys", "prefetch"}); }),
+        rule_of(kTile, kTileRows,
+                [](const RegisterTile& t) { return table().text_of(with_tile(t), {"tile_rows", "tile_vectors"}); })};
   }
   Config default_by(const Workload& workload, const DeviceFacts& device, RuleTrace& trace) const override {
     return table().config_of(chosen(workload, device, &trace));

@@ -234,15 +234,13 @@ class Sm90Fp8Family final : public Family {
   std::vector<DefaultRule> rules() const override {
     DefaultRule rule{kTiles, {}};
     for (const Tiles& tiles : kMeasured)
-      rule.rows.push_back(
-          {table().text_of(tiles.config(), {"m_warpgroups", "block_n", "stages", "q_stages", "pingpong",
-                                            "promote_every"}),
-           tiles.provenance});
+      rule.rows.push_back({table().text_of(tiles.config(), {"m_warpgroups", "block_n", "stages", "q_stages", "pingpong",
+                                                            "promote_every"}),
+                           tiles.provenance});
     return {rule};
   }
   Config default_by(const Workload& workload, const DeviceFacts& device, RuleTrace& trace) const override {
-    const std::optional<std::size_t> row =
-        trace.forces(kTiles) ? trace.forced->row : measured_row(workload, device);
+    const std::optional<std::size_t> row = trace.forces(kTiles) ? trace.forced->row : measured_row(workload, device);
     if (!row) return default_config(workload, device);
     trace.decided.push_back({kTiles, *row});
     return config_with(kMeasured.at(*row), workload);

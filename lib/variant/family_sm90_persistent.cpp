@@ -289,8 +289,7 @@ class Sm90PersistentFamily final : public Family {
   }
 
  private:
-  sm90_persistent::Config chosen(const Workload& workload, const DeviceFacts& device,
-                                 RuleTrace* trace) const {
+  sm90_persistent::Config chosen(const Workload& workload, const DeviceFacts& device, RuleTrace* trace) const {
     const Problem problem = known_problem(workload);
     return sm90_persistent_default(
         with_keys_of_a_tile(workload), num_sms_of(device),

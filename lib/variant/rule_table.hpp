@@ -55,7 +55,7 @@ const Choice& choose(std::string_view rule, const RuleRow<Facts, Choice> (&rows)
 /// A rule of a family as `heed rules` prints and measures it.
 struct DefaultRule {
   struct Row {
-    std::string knobs;            ///< what it chooses, as parse_variant reads it: "scheduler=static_persistent,grid=full"
+    std::string knobs;  ///< what it chooses, as parse_variant reads it: "scheduler=static_persistent,grid=full"
     std::string_view provenance;  ///< workloads in it are measured again
   };
   std::string_view name;

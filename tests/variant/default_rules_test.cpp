@@ -64,7 +64,8 @@ TEST(DefaultRules, AForcedRowDecides) {
     for (std::size_t row = 0; row < rule.rows.size(); ++row) {
       RuleTrace forced{.forced = DecidedRow{decided.rule, row}, .decided = {}};
       const Config config = family.default_by(workload, device, forced);
-      if (rule.rows[row].knobs == rule.rows[decided.row].knobs) EXPECT_EQ(config, standard) << rule.rows[row].knobs;
+      const bool is_same = rule.rows[row].knobs == rule.rows[decided.row].knobs;
+      EXPECT_TRUE(!is_same || config == standard) << rule.rows[row].knobs;
       others += config != standard ? 1 : 0;
     }
     EXPECT_GT(others, 0) << rule.name;  // a choice that does not fit gives way, not every one

@@ -216,6 +216,31 @@ TEST(Worker, TimedLaunchesMustLeaveTheirCountersAtZero) {
             Finding::inexact);
 }
 
+// Where a spot check stops, a launch that is under way has counted some of its blocks. The next block begins from zero.
+TEST(Worker, AStoppedLaunchLeavesNoCountersToTheNextBlock) {
+  const Workload w = parse_workload("b1h1l16d16:fp32");
+  measure::TimedSets sets(w, {.sets = 3, .launches = 6, .replays = 1}, {.workspace_bytes = 0, .semaphores = 1}, 1);
+  const auto arena = std::make_shared<Arena>(sets.arena_bytes());
+  Worker worker(DeviceKind::cpu, arena);
+  LaunchPlan plan = small_plan(1);
+  plan.semaphores = 1;
+  const char* body =
+      "unsigned* done = params->semaphores; if (*done != (unsigned)block) __builtin_trap(); *done = block + 1; "
+      "for (volatile int i = 0; i < 300000; i = i + 1) {} if (block == 3) *done = 0;";
+  worker.load(0, build_entry(body), plan);
+  worker.seal();
+  sets.prepare(worker, {{0, plan}}, 5);
+  std::vector<ChannelFactors> factors(3, ChannelFactors(16, 1.0F));
+  int under_way = 0;
+  for (int stop = 1; stop <= 6; ++stop) {
+    const Stopped stopped = worker.spot_check(0, 1, stop, factors, {}, sets.image_bytes(), sets.image_bytes(), 5);
+    under_way += stopped.complete < stopped.begun ? 1 : 0;
+    EXPECT_NO_THROW((void)worker.time(0, 1, sets.flips(2), 5));
+    EXPECT_NO_THROW(worker.warm_up(0, 1, 5));
+  }
+  EXPECT_GT(under_way, 0);
+}
+
 // Base and candidate share each set's workspace: partial results of one must not be there when the other is timed.
 TEST(Worker, ACandidateFindsNothingInTheWorkspaceThatTheBaseLeft) {
   const Workload w = parse_workload("b1h1l16d16:fp32");
