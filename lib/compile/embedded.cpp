@@ -7,6 +7,7 @@
 #include "base/check.hpp"
 #include "base/digest.hpp"
 #include "base/text.hpp"
+#include "compile/code_text.hpp"
 #include "variant/family.hpp"
 #include "variant/overlay.hpp"
 
@@ -80,7 +81,7 @@ std::string_view device_file(std::string_view path, const Overlay* overlay) {
 const std::string& source_digest() {
   static const std::string value = [] {
     Digester digester;
-    for (const EmbeddedFile& file : library_files()) digester.add(file.path).add(file.content);
+    for (const EmbeddedFile& file : library_files()) digester.add(file.path).add(code_text(file.content));
     return digester.hex().substr(0, 16);
   }();
   return value;
@@ -103,7 +104,7 @@ const std::map<std::string, std::string>& family_digests() {
     std::map<std::string, std::string> all;
     for (const Family* family : families()) {
       Digester digester;
-      for (const std::string& path : sources_of(*family)) digester.add(path).add(device_file(path));
+      for (const std::string& path : sources_of(*family)) digester.add(path).add(code_text(device_file(path)));
       all.emplace(family->name(), digester.hex().substr(0, 16));
     }
     return all;

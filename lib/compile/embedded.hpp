@@ -32,8 +32,8 @@ const std::map<std::string, std::string_view, std::less<>>& device_files();
 /// The file's text. @throws Error(internal) when there is none
 std::string_view device_file(std::string_view path);
 
-/// 16 hexadecimal digits over the library's device sources: stored with every result. Sources that were added do not
-/// count, for no search builds from them.
+/// 16 hexadecimal digits over the code of the library's device sources (compile/code_text.hpp): stored with every
+/// result. Sources that were added do not count, for no search builds from them.
 const std::string& source_digest();
 
 /// The file's text where an overlay may hold another. @param overlay null: none
