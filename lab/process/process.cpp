@@ -9,7 +9,6 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <chrono>
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
@@ -19,14 +18,13 @@
 #include "base/files.hpp"
 #include "base/text.hpp"
 #include "process/interrupt.hpp"
+#include "process/processor_wait.hpp"
 
 namespace heed {
 namespace {
 
 constexpr std::size_t kMostOutput = 1 << 20;
 constexpr std::size_t kMostErrors = 64 << 10;
-
-using Clock = std::chrono::steady_clock;
 
 struct Pipe {
   int read_end = -1;
@@ -98,14 +96,13 @@ ProcessResult run_process(const std::vector<std::string>& argv, std::string_view
   ::fcntl(in.write_end, F_SETFL, O_NONBLOCK);
 
   ProcessResult result;
-  const auto deadline = Clock::now() + std::chrono::duration<double>(limit_s);
+  PatientDeadline deadline(limit_s);
   std::size_t written = 0;
   if (input.empty()) Pipe::close_end(in.write_end);
   const std::size_t most = errors == Errors::apart ? kMostApart : kMostOutput;
   bool open = true;
   while (open) {
-    const double left_ms = std::chrono::duration<double, std::milli>(deadline - Clock::now()).count();
-    if (left_ms <= 0) {
+    if (deadline.left_s() <= 0 && deadline.is_over(child)) {
       result.timed_out = true;
       break;
     }
@@ -116,7 +113,8 @@ ProcessResult run_process(const std::vector<std::string>& argv, std::string_view
     // poll leaves out what is closed.
     std::array<pollfd, 3> fds = {
         {{out.read_end, POLLIN, 0}, {complaints.read_end, POLLIN, 0}, {in.write_end, POLLOUT, 0}}};
-    const int ready = ::poll(fds.data(), fds.size(), static_cast<int>(std::min(left_ms, 200.0)) + 1);
+    const int ready =
+        ::poll(fds.data(), fds.size(), static_cast<int>(std::clamp(1000 * deadline.left_s(), 0.0, 200.0)) + 1);
     if (ready < 0 && errno != EINTR) break;
     if (ready <= 0) continue;
     if (fds[2].revents != 0 && in.write_end >= 0) {

@@ -14,6 +14,8 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr double kPatience = 10;
+constexpr double kStep = 0.1;         // of a limit, after which is read how long threads have waited
+constexpr double kLeastStep_s = 0.5;  // Linux counts a wait when it ends, which beside dozens of programs takes 0.2 s
 
 std::optional<pid_t> number_of(const fs::path& path) {
   const std::string name = path.filename().string();
@@ -73,6 +75,28 @@ bool is_over(double limit_s, double watched_s, double waited_s) {
   const double passed_s = limit_s + watched_s;
   const double ran = watched_s > 0 ? 1 - std::clamp(waited_s / watched_s, 0.0, 1.0) : 1;
   return ran * passed_s >= limit_s || passed_s >= kPatience * limit_s;
+}
+
+PatientDeadline::PatientDeadline(double limit_s)
+    : limit_s_(limit_s),
+      next_look_(Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(limit_s))) {}
+
+double PatientDeadline::left_s() const {
+  return std::chrono::duration<double>(next_look_ - Clock::now()).count();
+}
+
+bool PatientDeadline::is_over(pid_t process) {
+  const auto now = Clock::now();
+  const auto step = std::chrono::duration<double>(std::max(kStep * limit_s_, kLeastStep_s));
+  next_look_ = now + std::chrono::duration_cast<Clock::duration>(step);
+  if (!watches_) {
+    watches_ = true;
+    watched_since_ = now;
+    before_ = processor_waits(process);
+    return false;
+  }
+  const double watched_s = std::chrono::duration<double>(now - watched_since_).count();
+  return heed::is_over(limit_s_, watched_s, longest_wait(before_, processor_waits(process)));
 }
 
 }  // namespace heed

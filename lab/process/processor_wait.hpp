@@ -4,6 +4,7 @@
 
 #include <sys/types.h>
 
+#include <chrono>
 #include <map>
 #include <optional>
 #include <string_view>
@@ -26,5 +27,25 @@ double longest_wait(const ProcessorWaits& before, const ProcessorWaits& after);
 /// and in `watched_s` more seconds the thread that waited longest waited `waited_s`. That share is taken for the share
 /// of all the time; what is left of it must reach the limit, or all of it ten limits.
 bool is_over(double limit_s, double watched_s, double waited_s);
+
+/// A limit of time for another process, of which its wait for processors is no part. What waits is read once the limit
+/// has passed, for reading takes milliseconds; its share from then on is taken for that of the time before. Where
+/// nothing waits, the limit is over one look later: a tenth of it, or half a second.
+class PatientDeadline {
+ public:
+  explicit PatientDeadline(double limit_s);
+  /// Until `is_over` should be asked: of the limit, then of each look. Not positive when it is time.
+  [[nodiscard]] double left_s() const;
+  /// Call when nothing is left. @param process and its children are looked at
+  [[nodiscard]] bool is_over(pid_t process);
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  double limit_s_;
+  Clock::time_point next_look_;
+  bool watches_ = false;
+  Clock::time_point watched_since_;
+  ProcessorWaits before_;
+};
 
 }  // namespace heed

@@ -30,8 +30,6 @@ namespace {
 constexpr double kStartLimit_s = 60;  // creating a CUDA context on a cold driver takes seconds
 constexpr double kLoadLimit_s = 30;
 constexpr double kFrameLimit_s = 60;  // from the first byte of an answer to its last
-constexpr double kStep = 0.1;         // of a limit, after which is read how long they have waited
-constexpr double kLeastStep_s = 0.5;  // Linux counts a wait when it ends, which beside dozens of programs takes 0.2 s
 constexpr double kArenaShare = 0.6;   // of the memory that is available: inputs and references lie outside the arena
 
 // Signals that a program brings upon itself. All others come from outside.
@@ -121,20 +119,13 @@ void Worker::stop() {
 }
 
 // A time-out is a verdict, and a candidate must not get it because other programs have the processors: a launch whose
-// two threads wait for each other takes 20 s beside a dozen compilers on two processors, and 0.01 s alone. So what the
-// thread that waits longest spends on a run queue is no part of the limit. It is read once the limit has passed, for
-// reading it takes longer than a launch; its share from then on is taken for that of the time before.
+// two threads wait for each other takes 20 s beside a dozen compilers on two processors, and 0.01 s alone.
 Received Worker::wait_for_answer(double limit_s) {
-  using Clock = std::chrono::steady_clock;
-  Received received = wait_for_frame(socket_, limit_s, /*interruptible=*/true);
-  if (received != Received::timed_out) return received;
-  const ProcessorWaits before = processor_waits(pid_);
-  const auto begin = Clock::now();
+  PatientDeadline deadline(limit_s);
   for (;;) {
-    received = wait_for_frame(socket_, std::max(kStep * limit_s, kLeastStep_s), /*interruptible=*/true);
+    const Received received = wait_for_frame(socket_, std::max(deadline.left_s(), 0.0), /*interruptible=*/true);
     if (received != Received::timed_out) return received;
-    const double watched_s = std::chrono::duration<double>(Clock::now() - begin).count();
-    if (is_over(limit_s, watched_s, longest_wait(before, processor_waits(pid_)))) return received;
+    if (deadline.left_s() <= 0 && deadline.is_over(pid_)) return received;
   }
 }
 

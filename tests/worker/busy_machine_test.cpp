@@ -6,6 +6,7 @@
 
 #include <vector>
 
+#include "process/process.hpp"
 #include "testing.hpp"
 #include "worker/cpu_entry.hpp"
 #include "worker/worker.hpp"
@@ -13,17 +14,22 @@
 namespace heed::worker {
 namespace {
 
+// The number of the processor that Others want.
+int first_processor() {
+  cpu_set_t allowed;
+  EXPECT_EQ(::sched_getaffinity(0, sizeof allowed, &allowed), 0);
+  int first = 0;
+  while (!CPU_ISSET(first, &allowed)) ++first;
+  return first;
+}
+
 // Programs that want the processor a runner's first thread is pinned to, as long as this lives.
 class Others {
  public:
   explicit Others(int count) {
-    cpu_set_t allowed;
-    EXPECT_EQ(::sched_getaffinity(0, sizeof allowed, &allowed), 0);
-    int first = 0;
-    while (!CPU_ISSET(first, &allowed)) ++first;
     cpu_set_t one;
     CPU_ZERO(&one);
-    CPU_SET(first, &one);
+    CPU_SET(first_processor(), &one);
     for (int i = 0; i < count; ++i) {
       const pid_t child = ::fork();
       if (child == 0) {
@@ -64,6 +70,19 @@ TEST(BusyMachine, WhatNeverEndsIsEndedAllTheSame) {
   } catch (const WorkerFailure& failure) {
     EXPECT_EQ(failure.kind(), WorkerFailure::Kind::timed_out) << failure.what();
   }
+}
+
+// A program, such as a compiler, that takes 0.2 s alone, and beside five others six times as long.
+TEST(BusyMachine, WhatAProgramWaitsForAProcessorIsNoPartOfItsLimit) {
+  const Others others(5);
+  const std::string counts = "i=0; while [ $i -lt 400000 ]; do i=$((i+1)); done; echo done";
+  const ProcessResult result =
+      run_process({"taskset", "-c", std::to_string(first_processor()), "sh", "-c", counts}, {}, 0.6);
+  EXPECT_TRUE(result.ok());
+  EXPECT_EQ(result.output, "done\n");
+  const ProcessResult never =
+      run_process({"taskset", "-c", std::to_string(first_processor()), "sh", "-c", "while :; do :; done"}, {}, 0.1);
+  EXPECT_TRUE(never.timed_out);
 }
 
 }  // namespace
