@@ -2,12 +2,15 @@
 #include <fmt/format.h>
 
 #include "base/files.hpp"
+#include "base/random.hpp"
 #include "base/text.hpp"
 #include "cli/command.hpp"
 #include "cli/stored_trial.hpp"
+#include "emulator/emulate.hpp"
 #include "json/text.hpp"
 #include "process/process.hpp"
 #include "process/sanitizer.hpp"
+#include "record/emulation.hpp"
 #include "source/stored.hpp"
 
 namespace heed::cli {
@@ -22,6 +25,9 @@ struct AdoptOptions {
   bool apply = false;
   bool json = false;
   bool unsanitized = false;
+  bool unemulated = false;
+  std::string cache;
+  std::string compiler;
   double sanitize_limit_s = 600;
 };
 
@@ -57,6 +63,26 @@ void expect_sanitized(const AdoptOptions& o, std::int64_t id) {
     if (!one.passed) refuse(id, fmt::format("{}: {}", one.tool, one.reason));
 }
 
+// The emulator sees races that a GPU nearly never loses, and needs none.
+void expect_emulated(const AdoptOptions& o, const StoredTrial& stored) {
+  MachineOptions machine;
+  machine.cache = o.cache;
+  machine.compiler = o.compiler;
+  const DeviceFacts device = device_of(stored);
+  const Variant variant = variant_of(stored, device);
+  const emulator::Report report =
+      emulator::emulate(variant, stored.workload, device, *machine.builder(), {.seed = fresh_seed() >> 1});
+  const std::int64_t id = stored.trial.id;
+  const auto store = o.store.open(store::Access::read_write);
+  store->add_comparison({0, stored.run.id, std::string(record::kEmulated), stored.trial.variant, "",
+                        record::of_trial(report, id)});
+  if (report.outcome == emulator::Outcome::failed)
+    refuse(id, fmt::format("on the emulated GPU it ended {}: {} ({})", to_string(report.verdict), report.reason,
+                           report.check));
+  if (report.outcome == emulator::Outcome::not_run)
+    refuse(id, fmt::format("the emulated GPU does not run it: {}; --unemulated leaves it out", report.reason));
+}
+
 void run_git(const std::vector<std::string>& arguments, const std::string& patch, std::int64_t id) {
   std::vector<std::string> argv = {"git", "apply"};
   argv.insert(argv.end(), arguments.begin(), arguments.end());
@@ -73,7 +99,9 @@ void adopt(const AdoptOptions& o) {
   const StoredTrial stored = find_trial(*store, trial_number(o.trial));
   const store::TrialRecord& trial = stored.trial;
   const std::string patch = patch_of(stored);
-  if (stored.run.device_kind == "cuda" && !o.unsanitized) expect_sanitized(o, trial.id);
+  const bool is_of_gpu = stored.run.device_kind == "cuda";
+  if (is_of_gpu && !o.unemulated) expect_emulated(o, stored);
+  if (is_of_gpu && !o.unsanitized) expect_sanitized(o, trial.id);
   if (o.apply) {
     run_git({"--check"}, patch, trial.id);
     run_git({}, patch, trial.id);
@@ -108,6 +136,11 @@ void add_adopt(CLI::App& app, int& exit_code) {
   command->add_flag("--apply", o->apply, "Apply it to the checkout of the working directory by git apply");
   command->add_flag("--unsanitized", o->unsanitized,
                     "Without compute-sanitizer's four tools, which edits of a GPU's kernels must pass otherwise");
+  command->add_flag("--unemulated", o->unemulated,
+                    "Without the emulated GPU, which must run edits of a GPU's kernels right otherwise");
+  command->add_option("--cache", o->cache,
+                      fmt::format("Folder for emulated kernels [{}]", default_cache_folder().string()));
+  command->add_option("--compiler", o->compiler, "C++ compiler for emulated kernels [g++, else clang++]");
   command->add_option("--sanitize-limit", o->sanitize_limit_s, "Seconds that one of the tools may take")
       ->capture_default_str()
       ->check(CLI::PositiveNumber);

@@ -8,6 +8,7 @@
 #include "cli/stored_trial.hpp"
 #include "compile/embedded.hpp"
 #include "json/text.hpp"
+#include "report/emulated.hpp"
 #include "report/evidence.hpp"
 #include "report/models.hpp"
 #include "report/run_report.hpp"
@@ -113,8 +114,10 @@ void add_show(CLI::App& app, int& exit_code) {
     }
     readable(o->store, fmt::format("run {}", number), [&] {
       const std::vector<store::ExchangeRecord> exchanges = store::exchanges(*store, number);
-      print(o->json ? json_text(report::run_json(*run, trials, store->comparisons(number), exchanges), 1) + "\n"
-                    : report::show_text(*run, trials) + report::text_of(report::model_statistics(trials, exchanges)));
+      const std::vector<store::ComparisonRecord> comparisons = store->comparisons(number);
+      print(o->json ? json_text(report::run_json(*run, trials, comparisons, exchanges), 1) + "\n"
+                    : report::show_text(*run, trials) + report::text_of(report::model_statistics(trials, exchanges)) +
+                          report::emulated_text(comparisons));
     });
   });
 }

@@ -11,10 +11,9 @@
 #include "cli/command.hpp"
 #include "cli/stored_trial.hpp"
 #include "cli/unfused_bar.hpp"
+#include "cli/verify.hpp"
 #include "json/text.hpp"
 #include "process/interrupt.hpp"
-#include "process/process.hpp"
-#include "process/sanitizer.hpp"
 #include "record/json.hpp"
 #include "report/evidence.hpp"
 #include "trial/laboratory.hpp"
@@ -23,23 +22,6 @@
 
 namespace heed::cli {
 namespace {
-
-struct VerifyOptions {
-  MachineOptions machine;
-  WorkloadOptions workload;
-  StoreOptions store;
-  std::vector<std::string> variants;
-  std::string cases;
-  std::vector<std::string> spare;
-  int random_configs = 0;
-  int random_workloads = 0;
-  std::uint64_t seed = 0;
-  bool verbose = false;
-  bool unfused_bar = false;
-  std::string evidence;
-  bool sanitize = false;
-  double sanitize_limit_s = 600;
-};
 
 struct Check {
   Case input;
@@ -126,71 +108,9 @@ void print_checks(const Workload& workload, const verify::GateReport& report, bo
   }
 }
 
-// Those of the variants that are trials of the database, by their names.
-std::map<std::string, StoredTrial> trials_of(const VerifyOptions& o) {
-  std::map<std::string, StoredTrial> trials;
-  std::unique_ptr<store::Store> store;
-  for (const std::string& name : o.variants)
-    if (is_trial(name)) {
-      if (!store) store = o.store.open(store::Access::read_only);
-      trials.emplace(name, find_trial(*store, trial_number(name)));
-    }
-  return trials;
-}
-
-int run_sanitized(const VerifyOptions& o) {
-  if (!o.cases.empty() || o.random_workloads > 0 || o.random_configs > 0 || o.workload.has_tensors() || o.unfused_bar ||
-      !o.evidence.empty())
-    throw Error(ErrorCode::usage,
-                "--sanitize runs the gate of the variants that are named at one --shape; leave out --cases, "
-                "--random-workloads, --random-configs, --unfused-bar, --evidence and tensors");
-  const DeviceFacts device = o.machine.choose();
-  if (device.kind != DeviceKind::cuda)
-    throw Error(
-        ErrorCode::unsupported,
-        fmt::format("compute-sanitizer looks at kernels on an NVIDIA GPU; {} is none, and its kernels run in a process "
-                    "without writable memory but their own",
-                    device.name),
-        device.name);
-  std::vector<std::string> names = o.variants;
-  if (names.empty()) names.emplace_back(kAutomatic);
-  nlohmann::json results = nlohmann::json::array();
-  int failures = 0;
-  for (const std::string& name : names) {
-    std::vector<std::string> arguments = {
-        self_executable(), "verify", name, "--device", "cuda", "--launch-limit", std::to_string(o.sanitize_limit_s)};
-    const auto add = [&](const char* option, const std::string& value) {
-      if (!value.empty()) arguments.insert(arguments.end(), {option, value});
-    };
-    add("--shape", o.workload.shape);
-    add("--dtype", o.workload.dtype);
-    add("--causal", o.workload.causal);
-    add("--window", o.workload.window);
-    add("--layout", o.workload.layout);
-    add("--quantised", o.workload.quantised);
-    if (o.workload.scale) add("--scale", fmt::format("{}", *o.workload.scale));
-    add("--cache", o.machine.cache);
-    add("--db", o.store.path);
-    if (o.seed != 0) add("--seed", std::to_string(o.seed));
-    add("--spare-features", join(o.spare, ","));
-    nlohmann::json tools = nlohmann::json::array();
-    for (const Sanitized& one : sanitize(arguments, o.sanitize_limit_s)) {
-      if (!one.passed) ++failures;
-      remark(o.machine.json,
-             fmt::format("{:<8} {:<10} {}  {}", one.passed ? "passed" : "FAILED", one.tool, name, one.reason));
-      tools.push_back({{"tool", one.tool}, {"passed", one.passed}, {"reason", one.reason}});
-    }
-    results.push_back({{"variant", name}, {"tools", tools}});
-  }
-  if (o.machine.json)
-    print(json_text(nlohmann::json{{"device", record::to_json(device)}, {"results", results}, {"failures", failures}},
-                    1) +
-          "\n");
-  return failures == 0 ? 0 : 1;
-}
-
 int run(const VerifyOptions& o) {
-  if (o.sanitize) return run_sanitized(o);
+  if (o.sanitize) return verify_sanitized(o);
+  if (o.emulate) return verify_emulated(o);
   const DeviceFacts device = o.machine.choose();
   const auto builder = o.machine.builder();
   const std::optional<QkvTensors> tensors = o.workload.tensors();
@@ -374,6 +294,13 @@ void add_verify(CLI::App& app, int& exit_code) {
       "--sanitize", o->sanitize,
       "Run the gate under compute-sanitizer's four tools instead: memcheck, racecheck, initcheck, synccheck; "
       "needs an NVIDIA GPU");
+  command->add_flag("--emulate", o->emulate,
+                    "Launch the variants' sources on an emulated GPU instead, at small workloads with the dtype, head "
+                    "dim, mask and features of --shape; needs a C++ compiler and no GPU")
+      ->excludes("--sanitize");
+  command->add_option("--arch", o->arch,
+                      "With --emulate: the GPU architecture whose limits apply, e.g. sm_89 [this machine's GPU, else "
+                      "sm_90a; of a trial its own]");
   command->add_option("--sanitize-limit", o->sanitize_limit_s, "Seconds that one tool may take for one variant")
       ->capture_default_str()
       ->check(CLI::PositiveNumber);
@@ -393,7 +320,8 @@ void add_verify(CLI::App& app, int& exit_code) {
       "  heed verify fwd_sm90_split --random-workloads 1000 --seed 7\n"
       "  heed verify fwd_sm90_decode --shape b1h8l1k512d64 --spare-features all\n"
       "  heed verify fwd_cpu --cases tests/cases/minilm.txt --unfused-bar\n"
-      "  heed verify t17 --sanitize");
+      "  heed verify t17 --sanitize\n"
+      "  heed verify fwd_sm90_split --shape b1h8l512d64 --emulate");
   command->callback([o, &exit_code] { exit_code = run(*o); });
 }
 

@@ -8,6 +8,7 @@
 #include "base/random.hpp"
 #include "evolve/choice.hpp"
 #include "process/interrupt.hpp"
+#include "record/emulation.hpp"
 
 namespace heed::evolve {
 namespace {
@@ -123,8 +124,29 @@ bool Finals::keeps_pace(record::Champion& finalist, std::vector<std::string>& re
   return false;
 }
 
+bool Finals::passes_emulator(const store::TrialRecord& trial, std::vector<std::string>& refused) {
+  if (!run_.emulate) return true;
+  const auto [known, is_new] = emulated_.try_emplace(trial.number);
+  emulator::Report& report = known->second;
+  if (is_new) {
+    run_.observer.message(fmt::format("trial {} edits sources: the emulated GPU runs them", trial.number));
+    report = run_.emulate(run_.variant_of(trial));
+    if (report.outcome == emulator::Outcome::not_run)
+      run_.observer.message(fmt::format("the emulated GPU does not run trial {}: {}", trial.number, report.reason));
+  }
+  // A final comparison begins without those of the round before.
+  run_.store.add_comparison({0, run_.run, std::string(record::kEmulated), trial.variant, run_.laboratory.base().variant.id(),
+                             record::of_trial(report, trial.id)});
+  if (report.outcome != emulator::Outcome::failed) return true;
+  refuse(fmt::format("trial {}: on the emulated GPU: {}: {}", trial.number, to_string(report.verdict), report.reason),
+         refused);
+  return false;
+}
+
 bool Finals::passes_tools(const store::TrialRecord& trial, std::vector<std::string>& refused) {
-  if (trial.edits.is_null() || !run_.sanitize) return true;
+  if (trial.edits.is_null()) return true;
+  if (!passes_emulator(trial, refused)) return false;  // seconds, where the tools take minutes
+  if (!run_.sanitize) return true;
   const auto [objection, is_new] = objections_.try_emplace(trial.number);
   if (is_new) {
     run_.observer.message(fmt::format("trial {} edits sources: compute-sanitizer looks at it", trial.number));

@@ -42,6 +42,8 @@ class Finals {
   bool keeps_pace(record::Champion& finalist, std::vector<std::string>& refused);
   /// Of edited sources: whether no tool objects to them.
   bool passes_tools(const store::TrialRecord& trial, std::vector<std::string>& refused);
+  /// And whether the emulated GPU runs them right; what it cannot run passes. The outcome is stored.
+  bool passes_emulator(const store::TrialRecord& trial, std::vector<std::string>& refused);
   /// Notes why in `refused` where that process refused it.
   std::optional<record::FinalComparison> compare_in_fresh_process(const store::TrialRecord& trial,
                                                                   std::vector<std::string>& refused);
@@ -62,6 +64,7 @@ class Finals {
   std::map<int, double> large_us_;
   std::map<std::size_t, double> dependent_us_;
   std::map<int, Verified> verified_;       ///< by the trial's number
+  std::map<int, emulator::Report> emulated_;
   std::map<int, std::string> objections_;  ///< of tools, to trials with edited sources; "" where there is none
   double base_large_us_ = 0;               ///< of the base where scores are large; 0 before it is asked for
 };

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "base/random.hpp"
 #include "base/text.hpp"
 #include "base/version.hpp"
 #include "compile/embedded.hpp"
@@ -18,6 +19,11 @@ Evolution::Evolution(store::Store& store, jit::Builder& builder, const DeviceFac
                      Observer& observer, std::optional<std::int64_t> resume, std::vector<DeviceOfRun> devices)
     : context_(store, builder, device, options, trial_options, tensors, observer), devices_(std::move(devices)) {
   (void)builder.toolchain(device.kind);  // no compiler: say so before a run exists
+  if (device.kind == DeviceKind::cuda)
+    context_.emulate = [this](const Variant& variant) {
+      return emulator::emulate(variant, context_.options.workload, context_.device, context_.builder,
+                               {.seed = fresh_seed() >> 1});
+    };
   if (!devices_.empty()) expect_shareable(context_.options, device.kind, devices_.size());
   if (resume) {
     store.claim(*resume);

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "emulator/emulate.hpp"
 #include "evolve/budget.hpp"
 #include "evolve/observer.hpp"
 #include "evolve/strategy.hpp"
@@ -71,6 +72,8 @@ struct RunContext {
   /// Of the id of a stored trial with edited sources, before it is champion: what a tool objects to; empty: nothing.
   /// Null: no tool looks.
   std::function<std::string(std::int64_t)> sanitize;
+  /// Runs a variant with edited sources on the emulated GPU, before it is champion. Null: there is none of its device.
+  std::function<emulator::Report(const Variant&)> emulate;
   std::int64_t run = 0;
   std::vector<store::TrialRecord> trials;
   double self_spread = 0;         ///< how far from 1 the base's ratio to itself lay before the search

@@ -81,6 +81,7 @@ class Builder {
   void keep(const Artifact& artifact, const BuildRequest& request);
 
   [[nodiscard]] Cache& cache() { return cache_; }
+  [[nodiscard]] const BuilderOptions& options() const { return options_; }
   [[nodiscard]] int jobs() const { return static_cast<int>(threads_.size()); }
   /// @throws Error(no_compiler)
   [[nodiscard]] const Toolchain& toolchain(DeviceKind device);

@@ -118,20 +118,23 @@ class HostToolchain final : public Toolchain {
 
 }  // namespace
 
-std::unique_ptr<Toolchain> make_host_toolchain(const std::string& compiler, const fs::path& include_root) {
+std::string find_host_compiler(const std::string& compiler) {
   if (!compiler.empty()) {
-    const std::string path = find_program(compiler);
+    std::string path = find_program(compiler);
     if (path.empty())
       throw Error(ErrorCode::no_compiler, fmt::format("the C++ compiler \"{}\" is not on the PATH", compiler),
                   compiler);
-    return std::make_unique<HostToolchain>(path, include_root);
+    return path;
   }
   for (const char* name : {"g++", "clang++", "c++"})
-    if (const std::string path = find_program(name); !path.empty())
-      return std::make_unique<HostToolchain>(path, include_root);
-  throw Error(
-      ErrorCode::no_compiler,
-      "no C++ compiler on the PATH; Heed builds CPU kernels with g++ 12 or newer, or clang++ (apt install g++)");
+    if (std::string path = find_program(name); !path.empty()) return path;
+  throw Error(ErrorCode::no_compiler,
+              "no C++ compiler on the PATH; Heed builds CPU kernels and emulated ones with g++ 12 or newer, or clang++ "
+              "(apt install g++)");
+}
+
+std::unique_ptr<Toolchain> make_host_toolchain(const std::string& compiler, const fs::path& include_root) {
+  return std::make_unique<HostToolchain>(find_host_compiler(compiler), include_root);
 }
 
 }  // namespace heed::jit

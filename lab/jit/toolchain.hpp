@@ -36,6 +36,10 @@ class Toolchain {
   Toolchain() = default;
 };
 
+/// Absolute path of the host's C++ compiler. @param compiler a program name or path; empty: g++, then clang++, then c++
+/// @throws Error(no_compiler)
+std::string find_host_compiler(const std::string& compiler);
+
 /// The host's C++ compiler, building freestanding shared objects (no library, no start-up code).
 /// @param compiler a program name or path; empty: g++, then clang++, then c++
 /// @param include_root folder that holds the device sources

@@ -78,5 +78,47 @@ TEST_F(EditedFinalist, IsRefusedForWhatAToolFinds) {
   EXPECT_EQ(asked, 1) << "the tools take minutes";
 }
 
+TEST_F(EditedFinalist, IsRefusedForWhatTheEmulatorSees) {
+  ASSERT_TRUE(run_->trials.front().ok()) << run_->trials.front().reason;
+  int asked = 0;
+  run_->emulate = [&](const Variant& variant) {
+    ++asked;
+    EXPECT_EQ(variant.id(), run_->trials.front().variant);
+    emulator::Report report;
+    report.outcome = emulator::Outcome::failed;
+    report.verdict = Verdict::crashed;
+    report.reason = "the emulated kernel is stuck: 128 threads at __syncthreads;";
+    return report;
+  };
+  run_->sanitize = [](std::int64_t) -> std::string { throw std::logic_error("the tools take minutes"); };
+  evolve::Finals finals(*run_);
+  for (int round = 0; round < 2; ++round) {
+    const evolve::FinalOutcome outcome = finals.compare({});
+    EXPECT_FALSE(outcome.champion.has_value());
+    ASSERT_FALSE(outcome.refused.empty());
+    EXPECT_EQ(outcome.refused.back(),
+              "trial 0: on the emulated GPU: crashed: the emulated kernel is stuck: 128 threads at __syncthreads;");
+  }
+  EXPECT_EQ(asked, 1);
+  int stored = 0;
+  for (const store::ComparisonRecord& c : store_.comparisons(run_->run))
+    if (c.kind == "emulated") {
+      ++stored;
+      EXPECT_EQ(c.data.at("trial_id").get<std::int64_t>(), run_->trials.front().id);
+    }
+  EXPECT_EQ(stored, 2) << "a round may remove those of the round before";
+}
+
+// No verdict: a search goes on.
+TEST_F(EditedFinalist, IsChampionWhereTheEmulatorCannotTell) {
+  run_->emulate = [](const Variant&) {
+    emulator::Report report;
+    report.outcome = emulator::Outcome::not_run;
+    report.reason = "there is no compiler";
+    return report;
+  };
+  EXPECT_TRUE(evolve::Finals(*run_).compare({}).champion.has_value());
+}
+
 }  // namespace
 }  // namespace heed::trial

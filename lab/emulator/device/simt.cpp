@@ -1,4 +1,4 @@
-#include "simt.hpp"
+#include "emulator/device/simt.hpp"
 
 #include <unwind.h>
 
@@ -12,6 +12,9 @@
 
 namespace heed::emulator {
 namespace {
+
+constexpr std::size_t kSharedAlignment = 1024;
+constexpr std::size_t kBesideShared = 4096;  // bytes past shared memory in which a store is seen
 
 struct Store {
   unsigned* to;
@@ -45,10 +48,23 @@ void end_cluster_phase() {
   ++machine->phase;
 }
 
+// A plain pointer reaches past shared memory unseen; a store there shows when the block ends.
+void expect_untouched(const Block& block) {
+  const std::byte* const past = block.shared + block.shared_bytes;
+  const std::byte* const end = block.memory.data() + block.memory.size();
+  const auto is_changed = [](std::byte b) { return b != std::byte{0xff}; };
+  if (std::any_of(block.memory.data(), static_cast<const std::byte*>(block.shared), is_changed))
+    throw std::logic_error("the emulated kernel writes before its shared memory");
+  if (const std::byte* const at = std::find_if(past, end, is_changed); at != end)
+    throw std::logic_error("the emulated kernel writes past its shared memory: offset " +
+                           std::to_string(at - block.shared));
+}
+
 void enter() {
   Thread& t = *machine->running;
   try {
     (*machine->body)(reinterpret_cast<char*>(t.block->shared));
+    if (t.block->alive == 1) expect_untouched(*t.block);
   } catch (...) {
     if (!machine->failure) machine->failure = std::current_exception();
   }
@@ -112,9 +128,9 @@ void begin_cluster() {
   machine->waiting.pop_back();
   for (unsigned rank = 0; rank < launch.cluster; ++rank) {
     auto block = std::make_unique<Block>();
-    block->memory.assign(launch.shared_bytes + 1024, std::byte{0xff});
+    block->memory.assign(launch.shared_bytes + kSharedAlignment + kBesideShared, std::byte{0xff});
     const auto start = reinterpret_cast<std::uintptr_t>(block->memory.data());
-    block->shared = block->memory.data() + ((1024 - start % 1024) % 1024);
+    block->shared = block->memory.data() + ((kSharedAlignment - start % kSharedAlignment) % kSharedAlignment);
     block->shared_bytes = launch.shared_bytes;
     block->index = {first.x + rank, first.y, first.z};
     block->rank = rank;
@@ -204,6 +220,9 @@ Thread& self() {
 }
 Dim3 grid() {
   return machine->grid;
+}
+unsigned threads_of_block() {
+  return machine->launch->threads;
 }
 unsigned cluster_size() {
   return machine->launch->cluster;

@@ -5,17 +5,20 @@
 #include <bit>
 #include <cmath>
 
-#include "simt.hpp"
+#include "emulator/device/simt.hpp"
 
 #define __device__
 #define __host__
 #define __global__
 #define __forceinline__ inline
 #define __grid_constant__
+#define __launch_bounds__(...)
+#define __cluster_dims__(...)
 
 #define threadIdx (::heed::emulator::self().index)
 #define blockIdx (::heed::emulator::self().block->index)
 #define gridDim (::heed::emulator::grid())
+#define blockDim (::heed::emulator::block_size())
 
 namespace heed {
 
@@ -67,6 +70,9 @@ namespace emulator {
 
 inline unsigned lane() {
   return self().index.x % 32;
+}
+inline Dim3 block_size() {
+  return {threads_of_block(), 1, 1};
 }
 inline Meeting& own_warp() {
   return self().block->warps.at(self().index.x / 32);
@@ -132,7 +138,25 @@ inline bool __any_sync(unsigned, bool value) {
   });
   return vote.any;
 }
-inline void __syncwarp() {
+template <typename T>
+T __shfl_down_sync(unsigned, T value, unsigned lanes) {
+  const unsigned from = emulator::lane() + lanes;
+  return emulator::shuffle(value, from < 32 ? from : emulator::lane());
+}
+template <typename T>
+T __shfl_up_sync(unsigned, T value, unsigned lanes) {
+  const unsigned own = emulator::lane();
+  return emulator::shuffle(value, own >= lanes ? own - lanes : own);
+}
+inline bool __all_sync(unsigned mask, bool value) {
+  return !__any_sync(mask, !value);
+}
+inline unsigned __ballot_sync(unsigned, bool value) {
+  unsigned all = 0;
+  for (unsigned lane = 0; lane < 32; ++lane) all |= emulator::shuffle(value ? 1U : 0U, lane) << lane;
+  return all;
+}
+inline void __syncwarp(unsigned = 0xffffffff) {
   int nothing = 0;
   emulator::meet("__syncwarp", emulator::own_warp(), emulator::lane(), 32, &nothing, [](std::vector<void*>&) {});
 }
@@ -140,5 +164,39 @@ inline void __syncthreads() {
   emulator::barrier("__syncthreads", 0, emulator::self().block->alive, false);
 }
 inline void __threadfence() {}
+inline void __threadfence_block() {}
+
+// What kernels of the families do without, and edits of them may use.
+template <typename T>
+T __ldg(const T* from) {
+  return *from;
+}
+inline float __fmaf_rn(float a, float b, float c) {
+  return std::fma(a, b, c);
+}
+inline float __fdividef(float a, float b) {
+  return a / b;
+}
+inline float __frcp_rn(float x) {
+  return 1 / x;
+}
+inline float __expf(float x) {
+  return std::exp(x);
+}
+inline float __logf(float x) {
+  return std::log(x);
+}
+inline float rsqrtf(float x) {
+  return 1 / std::sqrt(x);
+}
+inline int __popc(unsigned x) {
+  return std::popcount(x);
+}
+inline int __clz(int x) {
+  return std::countl_zero(static_cast<unsigned>(x));
+}
+inline int __ffs(int x) {
+  return x == 0 ? 0 : std::countr_zero(static_cast<unsigned>(x)) + 1;
+}
 
 }  // namespace heed

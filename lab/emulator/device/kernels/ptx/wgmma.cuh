@@ -3,7 +3,7 @@
 
 #include <limits>
 
-#include "device.hpp"
+#include "emulator/device/device.hpp"
 #include "kernels/contract.hpp"
 #include "kernels/tile/fragment.hpp"
 

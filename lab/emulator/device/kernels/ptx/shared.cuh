@@ -5,7 +5,7 @@
 #include <stdexcept>
 #include <vector>
 
-#include "device.hpp"
+#include "emulator/device/device.hpp"
 
 namespace heed::ptx {
 

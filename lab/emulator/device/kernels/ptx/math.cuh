@@ -1,7 +1,7 @@
 // Stand-ins for kernels/ptx/math.cuh.
 #pragma once
 
-#include "device.hpp"
+#include "emulator/device/device.hpp"
 #include "kernels/contract.hpp"
 
 namespace heed::ptx {

@@ -1,7 +1,7 @@
 // Stand-ins for kernels/codegen.cuh.
 #pragma once
 
-#include "device.hpp"
+#include "emulator/device/device.hpp"
 
 namespace heed {
 

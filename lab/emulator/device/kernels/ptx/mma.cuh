@@ -1,7 +1,7 @@
 // Stand-ins for kernels/ptx/mma.cuh.
 #pragma once
 
-#include "device.hpp"
+#include "emulator/device/device.hpp"
 #include "kernels/contract.hpp"
 #include "kernels/eight_bits.hpp"
 #include "kernels/tile/fragment.hpp"

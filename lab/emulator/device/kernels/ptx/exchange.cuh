@@ -3,7 +3,7 @@
 // stored one by one, some time later, in any order.
 #pragma once
 
-#include "device.hpp"
+#include "emulator/device/device.hpp"
 
 namespace heed::ptx {
 

@@ -1,13 +1,13 @@
 /// A GPU of fibers: runs device code that was compiled by the host compiler, thread by thread, so that kernels are
 /// tested where there is no GPU.
 ///
-/// The stand-ins beside this file (tests/emulator/kernels/ptx/) take the place of kernels/ptx/: an include path puts
-/// them first. What a real GPU does at some later time is done as late as it may be: copies and remote stores when
+/// The stand-ins beside this file (lab/emulator/device/kernels/ptx/) take the place of kernels/ptx/: an include path
+/// puts them first. What a real GPU does at some later time is done as late as it may be: copies and remote stores when
 /// every thread waits, in random order; asynchronous products when their group is waited for, with NaN in the
 /// accumulators until then. So a wait that is missing shows as a wrong result, and a wait that never ends as a deadlock
 /// with a message. Threads and blocks run in random order, a warp often far ahead of the others. Lanes of a warp that
-/// are in different collective instructions, addresses past shared memory and copies from elsewhere than the inputs are
-/// errors. Blocks run one after the other, but those of a cluster; or several at a time, the next one when one has
+/// are in different collective instructions, addresses past shared memory, plain stores beside it and copies from
+/// elsewhere than the inputs are errors. Blocks run one after the other, but those of a cluster; or several at a time, the next one when one has
 /// ended, for kernels whose blocks hand each other words, which land word by word, in any order, some time after they
 /// are stored. Warps that meet at a barrier
 /// of their block from different places of the program are an error where a launch asks for it, as to
@@ -25,7 +25,8 @@
 #include <set>
 #include <vector>
 
-#include "fiber.hpp"
+#include "emulator/device/emulated_map.hpp"
+#include "emulator/device/fiber.hpp"
 
 namespace heed::emulator {
 
@@ -130,6 +131,7 @@ void run(const Launch& launch, const std::function<void(char* shared)>& body);
 
 Thread& self();
 Dim3 grid();
+unsigned threads_of_block();
 unsigned cluster_size();
 /// Lets others run until `ready`. `where` names the instruction in the message of a deadlock.
 void wait_until(const char* where, const std::function<bool()>& ready);
@@ -163,16 +165,5 @@ ByteBarrier& byte_barrier(unsigned address, bool initialise = false);
 
 float load_16(bool bf16, const std::byte* from);
 std::uint16_t round_16(bool bf16, float x);
-
-/// Where a tensor map's stand-in keeps what the copies need; sizes and strides of (column, row, head, batch), in
-/// elements.
-struct EmulatedMap {
-  const std::byte* base;
-  long long sizes[4];
-  long long strides[4];
-  int box_rows;
-  int box_columns;  ///< rows of 128, 64 or 32 bytes lie in the swizzle of as many
-  int element_bytes = 2;
-};
 
 }  // namespace heed::emulator

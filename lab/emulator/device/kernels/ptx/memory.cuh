@@ -3,7 +3,7 @@
 
 #include <cstring>
 
-#include "device.hpp"
+#include "emulator/device/device.hpp"
 
 namespace heed::ptx {
 

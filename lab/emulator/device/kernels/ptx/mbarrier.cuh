@@ -3,7 +3,7 @@
 
 #include <stdexcept>
 
-#include "device.hpp"
+#include "emulator/device/device.hpp"
 
 namespace heed::ptx {
 

@@ -1,4 +1,4 @@
-#include "fiber.hpp"
+#include "emulator/device/fiber.hpp"
 
 #include <algorithm>
 #include <cstdint>

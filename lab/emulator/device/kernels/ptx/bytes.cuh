@@ -1,7 +1,7 @@
 // Stand-ins for kernels/ptx/bytes.cuh.
 #pragma once
 
-#include "device.hpp"
+#include "emulator/device/device.hpp"
 #include "kernels/eight_bits.hpp"
 #include "kernels/ptx/math.cuh"
 

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "device.hpp"
+#include "emulator/device/device.hpp"
 #include "kernels/contract.hpp"
 #include "kernels/ptx/cluster.cuh"
 
