@@ -213,7 +213,7 @@ verify::Comparison SpotCheck::compare(const Outputs& base, const Outputs& trial)
   const Workload& w = sets_.workload();
   for (std::size_t i = 0; i < looked_at_.size(); ++i) {
     if (base.writers[i] != trial.writers[i] || base.writers[i] == kUnderWay) continue;
-    const Strides& s = sets_.scene(looked_at_[i]).o().strides;
+    const verify::Scene& scene = sets_.scene(looked_at_[i]);
     const std::int64_t rows = w.batch * w.heads * w.len_q;
     std::vector<double> errors(static_cast<std::size_t>(rows));  // squares
     std::vector<double> norms(static_cast<std::size_t>(rows));
@@ -227,8 +227,9 @@ verify::Comparison SpotCheck::compare(const Outputs& base, const Outputs& trial)
           row / w.len_q % w.heads, row % w.len_q, text);
     };
     parallel_for(rows, 0, [&](std::int64_t row) {
-      const auto at = static_cast<std::size_t>(row / w.len_q / w.heads * s.batch + row / w.len_q % w.heads * s.head +
-                                               row % w.len_q * s.row);
+      const RowIndex index{row / w.len_q / w.heads, row / w.len_q % w.heads, row % w.len_q};
+      if (index.row >= scene.rows_of(index.batch)) return;  // an entry of fewer rows
+      const std::size_t at = scene.o_index(index);
       double error = 0;
       double norm = 0;
       double worst = 0;

@@ -139,6 +139,10 @@ void TimedSets::prepare(worker::Worker& worker, const std::vector<std::pair<int,
       launch.workspace = plan.workspace_bytes > 0 ? offset_of(from.o) + base.workspace : worker::kNull;
       launch.semaphores = plan.semaphores > 0 ? offset_of(from.o) + base.semaphores : worker::kNull;
       launch.shape.scale = static_cast<float>(scale_of(n));
+      const auto& of_q = scene(from.q).launch().shape;
+      launch.shape.dropout_seed = of_q.dropout_seed;
+      launch.shape.dropout_offset = of_q.dropout_offset;
+      launch.shape.dropout_first_entry = of_q.dropout_first_entry;
       launch.grid = plan.grid;
       list.push_back(launch);
     }

@@ -48,8 +48,14 @@ void multiply_channels(std::byte* image, const ChannelRange& range, const Channe
   if (signs_only && size_of(range.dtype) == 1)
     return flip(reinterpret_cast<std::uint8_t*>(at), range.elements, sign_masks<std::uint8_t>(factors));
   if (signs_only) return flip(reinterpret_cast<std::uint32_t*>(at), range.elements, sign_masks<std::uint32_t>(factors));
-  for (std::uint64_t i = 0; i < range.elements; ++i)
-    store_element(range.dtype, at, i, load_element(range.dtype, at, i) * factors[i % factors.size()]);
+  for (std::uint64_t i = 0; i < range.elements; ++i) {
+    const float value = load_element(range.dtype, at, i);
+    const float factor = factors[i % factors.size()];
+    if (!std::isnan(value))
+      store_element(range.dtype, at, i, value * factor);
+    else if (std::signbit(factor))  // as by factors that are signs: after several of both kinds it is the same NaN
+      at[(i + 1) * size_of(range.dtype) - 1] ^= std::byte{0x80};
+  }
 }
 
 }  // namespace heed::worker

@@ -31,8 +31,10 @@ done:
 }
 )";
 
-// Element i of `elements` times factor i % dim. {0}: dtype, {1}: log2 of an element's bytes, {2}: load into %f2,
-// {3}: store %f3.
+// Element i of `elements` times factor i % dim. {0}: dtype, {1}: log2 of an element's bytes, {2}: its bits to %r6 and
+// its value to %f2, {3}: the bits of %f3 to %r5, {4}: by how much the sign of fp32 lies higher than its own, {5}: store
+// the bits of %r5. A NaN gets the sign that a number would get, as from multiply_channels: a product would be another
+// NaN.
 constexpr const char* kMultiply = R"(
 .visible .entry heed_multiply_{0}(.param .u64 at, .param .u64 elements, .param .u64 factors, .param .u32 dim)
 {{
@@ -68,6 +70,13 @@ next:
   {2}
   mul.rn.f32 %f3, %f2, %f1;
   {3}
+  setp.nan.f32 %p0, %f2, %f2;
+  mov.b32 %r7, %f1;
+  and.b32 %r7, %r7, 0x80000000;
+  shr.u32 %r7, %r7, {4};
+  xor.b32 %r7, %r6, %r7;
+  selp.b32 %r5, %r7, %r5, %p0;
+  {5}
   add.u64 %d5, %d5, %d6;
   bra.uni next;
 done:
@@ -142,13 +151,15 @@ std::string poison_registers_ptx() {
 std::string own_kernels_ptx() {
   std::string text = kHeader;
   text += kPoisonShared;
-  text += fmt::format(kMultiply, "fp16", 1, "ld.global.b16 %h1, [%d8];\n  cvt.f32.f16 %f2, %h1;",
-                      "cvt.rn.f16.f32 %h2, %f3;\n  st.global.b16 [%d8], %h2;");
+  const char* store_16 = "cvt.u16.u32 %h2, %r5;\n  st.global.u16 [%d8], %h2;";
+  text +=
+      fmt::format(kMultiply, "fp16", 1, "ld.global.u16 %h1, [%d8];\n  cvt.u32.u16 %r6, %h1;\n  cvt.f32.f16 %f2, %h1;",
+                  "cvt.rn.f16.f32 %h2, %f3;\n  cvt.u32.u16 %r5, %h2;", 16, store_16);
   // bf16 is the upper half of fp32: exact products need no rounding.
   text +=
       fmt::format(kMultiply, "bf16", 1,
-                  "ld.global.u16 %h1, [%d8];\n  cvt.u32.u16 %r6, %h1;\n  shl.b32 %r6, %r6, 16;\n  mov.b32 %f2, %r6;",
-                  "mov.b32 %r6, %f3;\n  shr.u32 %r6, %r6, 16;\n  cvt.u16.u32 %h2, %r6;\n  st.global.u16 [%d8], %h2;");
+                  "ld.global.u16 %h1, [%d8];\n  cvt.u32.u16 %r6, %h1;\n  shl.b32 %r7, %r6, 16;\n  mov.b32 %f2, %r7;",
+                  "mov.b32 %r5, %f3;\n  shr.u32 %r5, %r5, 16;", 16, store_16);
   text += fmt::format(kPattern, kPatternSeed, "fill", "", "st.global.u32 [%d4], %r7;");
   text += fmt::format(kPattern, kPatternSeed, "verify", ", .param .u64 count",
                       "ld.global.u32 %r8, [%d4];\n  setp.eq.u32 %p2, %r8, %r7;\n  @%p2 bra skip;\n"
@@ -158,10 +169,12 @@ std::string own_kernels_ptx() {
   for (const char* dtype : {"e4m3", "e5m2"})
     text += fmt::format(kMultiply, dtype, 0, "ld.global.u8 %r6, [%d8];\n  mov.f32 %f2, 0f3F800000;",
                         "mov.b32 %r7, %f3;\n  shr.u32 %r7, %r7, 24;\n  and.b32 %r7, %r7, 128;\n"
-                        "  xor.b32 %r6, %r6, %r7;\n  st.global.u8 [%d8], %r6;");
+                        "  xor.b32 %r5, %r6, %r7;",
+                        24, "st.global.u8 [%d8], %r5;");
   text += fmt::format(kMultiply, "int8", 0, "ld.global.s8 %r6, [%d8];\n  cvt.rn.f32.s32 %f2, %r6;",
-                      "cvt.rni.s32.f32 %r7, %f3;\n  st.global.u8 [%d8], %r7;");
-  text += fmt::format(kMultiply, "fp32", 2, "ld.global.f32 %f2, [%d8];", "st.global.f32 [%d8], %f3;");
+                      "cvt.rni.s32.f32 %r5, %f3;", 24, "st.global.u8 [%d8], %r5;");
+  text += fmt::format(kMultiply, "fp32", 2, "ld.global.u32 %r6, [%d8];\n  mov.b32 %f2, %r6;", "mov.b32 %r5, %f3;", 0,
+                      "st.global.u32 [%d8], %r5;");
   return text;
 }
 

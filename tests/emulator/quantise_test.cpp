@@ -15,9 +15,6 @@ inline float __fadd_rn(float a, float b) {
 inline float __fmul_rn(float a, float b) {
   return a * b;
 }
-inline float __fmaf_rn(float a, float b, float c) {
-  return std::fma(a, b, c);
-}
 // Threads of the emulator run one at a time.
 inline unsigned atomicMax(unsigned* at, unsigned value) {
   const unsigned before = *at;

@@ -32,5 +32,22 @@ TEST(Channels, SignsOfEightBitElementsFlipAndFlipBack) {
   }
 }
 
+// Pages that no entry reads hold NaN. What several factors make of them is what their product makes of them at once.
+TEST(Channels, NansFollowTheSignsOfFactorsOfBothKinds) {
+  for (const Dtype dtype : {Dtype::fp16, Dtype::bf16, Dtype::fp32}) {
+    const std::uint64_t bytes = 4 * size_of(dtype);
+    std::vector<std::byte> poison(bytes, std::byte{0xff});
+    std::vector<std::byte> in_turn = poison;
+    const ChannelRange range{0, 4, 4, dtype};
+    multiply_channels(in_turn.data(), range, {-1, 1, -1, 1});
+    multiply_channels(in_turn.data(), range, {16, -16, 1, -0.5F});
+    multiply_channels(in_turn.data(), range, {-1, -1, -1, 1});
+    multiply_channels(poison.data(), range, {16, 16, 1, -0.5F});
+    EXPECT_EQ(in_turn, poison) << to_string(dtype);
+    EXPECT_EQ(poison.back(), std::byte{0x7f}) << "of a factor below 0";
+    EXPECT_EQ(poison.front(), std::byte{0xff});
+  }
+}
+
 }  // namespace
 }  // namespace heed::worker
