@@ -53,12 +53,12 @@ bool is_legal(const Variant& variant, const Workload& workload, const DeviceFact
   return !variant.family->refuses(workload, device) && variant.runs(workload) && !variant.is_illegal(workload, device);
 }
 
-// The variant for a small workload; none where that is not legal.
+// The variant for a small workload, with settings that mean nothing there at their one name; none where it is not legal.
 std::optional<Variant> made_for(const Variant& variant, const Specialization& specialization, const Workload& w,
                                 const DeviceFacts& device) {
   if (variant.family->refuses(w, device)) return std::nullopt;
   try {
-    Variant small = make_variant(*variant.family, variant.config, w, specialization);
+    Variant small = canonical(make_variant(*variant.family, variant.config, w, specialization), w);
     small.overlay = variant.overlay;
     if (!is_legal(small, w, device)) return std::nullopt;
     return small;
@@ -81,7 +81,7 @@ std::vector<SmallCase> small_cases(const Variant& variant, const Workload& workl
     for (const Sizes& sizes : kWhole) {
       const std::optional<Workload> w = shrunk(workload, sizes);
       const std::optional<Variant> small = w ? made_for(variant, variant.specialization, *w, device) : std::nullopt;
-      if (!small) continue;
+      if (!small || small->specialization == Specialization{}) continue;
       cases.push_back({*small, *w});
       break;
     }

