@@ -3,7 +3,7 @@
 ///
 /// Rows of all entries lie in one tensor where a launch has cu_seqlens, and its map is that of a batch of 1: an entry's
 /// first row is added to every coordinate. Boxes do not end where an entry does, so what is behind its end is read with
-/// it: rows of queries that are not stored, scores that are masked, and values that consumers zero (Tiles).
+/// it: rows of queries that are not stored, scores that are masked, and values that consumers zero (clear_values).
 #pragma once
 
 #include "kernels/attention/features.cuh"
@@ -20,15 +20,23 @@ struct BlocksOfTile<true> {
   KeyBlocks blocks{};
 };
 
-/// Where the rows of an entry begin in the tensor maps: coordinates. Without lengths nothing but the others.
-template <const Problem& kProblem, bool kLengths = kProblem.features.lengths>
-struct RowsInMaps : attention::SeenPrefix<kProblem>, BlocksOfTile<kProblem.features.blocks> {};
-template <const Problem& kProblem>
-struct RowsInMaps<kProblem, true> : attention::SeenPrefix<kProblem>, BlocksOfTile<kProblem.features.blocks> {
+/// Where the rows of an entry begin in the tensor maps: coordinates. Without lengths an empty type.
+template <bool kLengths>
+struct RowsInMaps {};
+template <>
+struct RowsInMaps<true> {
   int first_q = 0;
   int q_batch = 0;
   int first_k = 0;
   int k_batch = 0;
+};
+
+/// What the producer has to know of a Q tile's entry beside the launch's parameters as the entry has them.
+template <const Problem& kProblem>
+struct EntryOfTile {
+  [[no_unique_address]] attention::SeenPrefix<kProblem> seen;
+  [[no_unique_address]] BlocksOfTile<kProblem.features.blocks> listed;
+  [[no_unique_address]] RowsInMaps<kProblem.features.lengths> rows;
 };
 
 /// The list of a Q tile, which lies in one block of rows.
@@ -78,20 +86,21 @@ __device__ __forceinline__ int first_key_of_tile(const ScoreFeatureParams& param
 /// Of the entry of a Q tile.
 /// @param own the launch as the entry has it
 template <const Config& kConfig, const Problem& kProblem>
-__device__ __forceinline__ RowsInMaps<kProblem> rows_in_maps(const ScoreFeatureParams& launch,
-                                                             const ScoreFeatureParams& own, const QTile& tile) {
-  RowsInMaps<kProblem> rows;
+__device__ __forceinline__ EntryOfTile<kProblem> entry_of_tile(const ScoreFeatureParams& launch,
+                                                               const ScoreFeatureParams& own, const QTile& tile) {
+  EntryOfTile<kProblem> of_tile;
   const int entry = tile.batch;
   if constexpr (kProblem.features.lengths) {
+    auto& rows = of_tile.rows;
     rows.q_batch = launch.cu_seqlens_q == nullptr ? entry : 0;
     rows.first_q = launch.cu_seqlens_q == nullptr ? 0 : launch.cu_seqlens_q[entry];
     rows.k_batch = launch.cu_seqlens_k == nullptr ? entry : 0;
     rows.first_k = launch.cu_seqlens_k == nullptr ? 0 : launch.cu_seqlens_k[entry];
   }
   int prefix = 0;
-  if constexpr (kProblem.features.prefix) prefix = rows.prefix = prefix_of(own, entry);
-  if constexpr (kProblem.features.blocks) rows.blocks = blocks_of_tile<kConfig, kProblem>(own, tile, prefix);
-  return rows;
+  if constexpr (kProblem.features.prefix) prefix = of_tile.seen.prefix = prefix_of(own, entry);
+  if constexpr (kProblem.features.blocks) of_tile.listed.blocks = blocks_of_tile<kConfig, kProblem>(own, tile, prefix);
+  return of_tile;
 }
 
 /// Asks for the tile of keys from `key` on, a multiple of block_n, out of pages, each of which counts as a batch entry

@@ -20,13 +20,18 @@
 namespace heed::sm90_persistent {
 
 template <const Config& kConfig, const Problem& kProblem>
-struct Epilogue : Slices<kConfig, kProblem> {
-  using Base = Slices<kConfig, kProblem>;
-  using Base::at, Base::layout, Base::first_half, Base::passed_by, Base::to_state, Base::slice, Base::state,
-      Base::target;
-  using Base::kGroups, Base::kInCluster, Base::kDim, Base::kRowSlices, Base::kTiles, Base::kHalves,
-      Base::kSliceRegisters, Base::kPieces, Base::kPieceBytes;
-  using Base::write, Base::write_log_sums;
+struct Epilogue {
+  using Slices = sm90_persistent::Slices<kConfig, kProblem>;
+  static constexpr int kGroups = Slices::kGroups;
+  static constexpr int kDim = Slices::kDim;
+  static constexpr int kRowSlices = Slices::kRowSlices;
+  static constexpr int kTiles = Slices::kTiles;
+  static constexpr int kHalves = Slices::kHalves;
+  static constexpr int kSliceRegisters = Slices::kSliceRegisters;
+  static constexpr int kPieces = Slices::kPieces;
+  static constexpr int kPieceBytes = Slices::kPieceBytes;
+
+  Slices slices;
 
   /// @param acc_o (64, head dim), unnormalised; accumulator fragments
   /// @param row_max in log2 units, -inf without keys
@@ -46,7 +51,7 @@ struct Epilogue : Slices<kConfig, kProblem> {
           kept[4 * t + 2 * h + 1] = acc_o[4 * t + 2 * h + 1] * inverse;
         }
       }
-    } else if constexpr (kInCluster) {
+    } else if constexpr (Slices::kInCluster) {
       merge_blocks(acc_o, row_max, row_sum, kept, log2_sum);
     } else if constexpr (kGroups == 2) {
       merge_two(acc_o, row_max, row_sum, kept, log2_sum);
@@ -54,22 +59,22 @@ struct Epilogue : Slices<kConfig, kProblem> {
       merge(acc_o, row_max, row_sum, kept, log2_sum);
     }
     if constexpr (changes_output(kProblem.features)) finish(kept);
-    write(kept);
-    write_log_sums(log2_sum);
+    slices.write(kept);
+    slices.write_log_sums(log2_sum);
   }
 
  private:
   /// Norms and gates the rows of a slice, each of which a quad holds.
   __device__ __forceinline__ void finish(float (&kept)[kSliceRegisters]) const {
     static_assert(!kProblem.features.out_norm || column_slices(kConfig) == 1, "a quad has all columns of a row");
-    const int first_column = at.kv_group / kRowSlices * Base::kSliceColumns;
+    const int first_column = slices.at.kv_group / kRowSlices * Slices::kSliceColumns;
 #pragma unroll
     for (int h = 0; h < kHalves; ++h) {
-      const int row = at.row + 8 * (first_half() + h);
+      const int row = slices.at.row + 8 * (slices.first_half() + h);
       attention::finish_output<kProblem, 4, 2 * kTiles>(
-          *target.params, {at.batch, at.head, row, row < target.len_q}, 1.0F,
+          *slices.target.params, {slices.at.batch, slices.at.head, row, row < slices.target.len_q}, 1.0F,
           [&](int i) -> float& { return kept[2 * (kHalves * (i / 2) + h) + i % 2]; },
-          [&](int i) { return first_column + 8 * (i / 2) + 2 * (at.lane % 4) + i % 2; });
+          [&](int i) { return first_column + 8 * (i / 2) + 2 * (slices.at.lane % 4) + i % 2; });
     }
   }
 
@@ -95,7 +100,7 @@ struct Epilogue : Slices<kConfig, kProblem> {
   /// Until what was sent of the Q tile before has been read by all, or the values of this KV group by all its warps.
   __device__ __forceinline__ void wait_for_room(int merge_barrier) const {
     if constexpr (sends_in_stages(kConfig, kProblem.head_dim))
-      ptx::bar_sync(attention::barrier_id<kConfig, NamedBarrier::sent>(at.kv_group), kWarpgroupThreads);
+      ptx::bar_sync(attention::barrier_id<kConfig, NamedBarrier::sent>(slices.at.kv_group), kWarpgroupThreads);
     else if constexpr (kConfig.scheduler != Scheduler::single_tile)
       ptx::bar_sync(merge_barrier, kWarpgroupThreads * kGroups);
   }
@@ -104,10 +109,10 @@ struct Epilogue : Slices<kConfig, kProblem> {
   __device__ __forceinline__ void merge_two(const float (&acc_o)[kDim / 2], const float (&row_max)[2],
                                             const float (&row_sum)[2], float (&kept)[kSliceRegisters],
                                             float (&log2_sum)[kHalves]) const {
-    const int barrier = attention::barrier_id<kConfig, NamedBarrier::merge>(at.m_warpgroup);
-    const bool second = at.kv_group != 0;
+    const int barrier = attention::barrier_id<kConfig, NamedBarrier::merge>(slices.at.m_warpgroup);
+    const bool second = slices.at.kv_group != 0;
     wait_for_room(barrier);
-    const unsigned to = passed_by(false);
+    const unsigned to = slices.passed_by(false);
 #pragma unroll
     for (int p = 0; p < kPieces; ++p) {
       unsigned words[4];
@@ -120,12 +125,12 @@ struct Epilogue : Slices<kConfig, kProblem> {
       }
       ptx::st_shared_v4(to + p * kPieceBytes, words[0], words[1], words[2], words[3]);
     }
-    if (at.lane % 4 == 0)
-      ptx::st_shared_v2(to + to_state(), second ? row_max[0] : row_max[1], second ? row_sum[0] : row_sum[1]);
-    const unsigned from = passed_by(true);
+    if (slices.at.lane % 4 == 0)
+      ptx::st_shared_v2(to + slices.to_state(), second ? row_max[0] : row_max[1], second ? row_sum[0] : row_sum[1]);
+    const unsigned from = slices.passed_by(true);
     ptx::bar_sync(barrier, kWarpgroupThreads * kGroups);
     float its[2];
-    ptx::ld_shared_v2(its, from + to_state());
+    ptx::ld_shared_v2(its, from + slices.to_state());
     const Weights of = weigh(second ? row_max[1] : row_max[0], second ? row_sum[1] : row_sum[0], its[0], its[1]);
     log2_sum[0] = of.log2_sum;
 #pragma unroll
@@ -142,11 +147,11 @@ struct Epilogue : Slices<kConfig, kProblem> {
   __device__ __forceinline__ void merge_blocks(const float (&acc_o)[kDim / 2], const float (&row_max)[2],
                                                const float (&row_sum)[2], float (&kept)[kSliceRegisters],
                                                float (&log2_sum)[kHalves]) const {
-    const bool second = at.kv_group != 0;
-    const unsigned other = 1 - at.kv_group;
-    const unsigned mailbox = layout.mailbox(at.m_warpgroup);
+    const bool second = slices.at.kv_group != 0;
+    const unsigned other = 1 - slices.at.kv_group;
+    const unsigned mailbox = slices.layout.mailbox(slices.at.m_warpgroup);
     const unsigned peer_mailbox = ptx::mapa(mailbox, other);
-    const unsigned from = passed_by(true);
+    const unsigned from = slices.passed_by(true);
     const unsigned to = ptx::mapa(from, other);
     float inverse[2];
     float both[2];
@@ -156,7 +161,8 @@ struct Epilogue : Slices<kConfig, kProblem> {
       both[h] = attention::log2_sum_exp(row_max[h], row_sum[h]);
     }
     const float of_sent = second ? inverse[0] : inverse[1];
-    ptx::st_async_v2_if(at.lane % 4 == 0, to + to_state(), second ? both[0] : both[1], 0.0F, peer_mailbox);
+    ptx::st_async_v2_if(slices.at.lane % 4 == 0, to + slices.to_state(), second ? both[0] : both[1], 0.0F,
+                        peer_mailbox);
 #pragma unroll
     for (int p = 0; p < kPieces; ++p) {
       unsigned words[4];
@@ -179,7 +185,7 @@ struct Epilogue : Slices<kConfig, kProblem> {
     const float of_own = second ? inverse[1] : inverse[0];
     ptx::mbarrier_wait(mailbox, 0);
     float its[2];
-    ptx::ld_shared_v2(its, from + to_state());
+    ptx::ld_shared_v2(its, from + slices.to_state());
     const Weights of = weigh(own, 1.0F, its[0], 1.0F);  // log2-sum-exps are row maxima whose sum is one
     log2_sum[0] = of.log2_sum;
     const float of_kept = of.own * of_own;
@@ -199,11 +205,11 @@ struct Epilogue : Slices<kConfig, kProblem> {
   __device__ __forceinline__ void merge(const float (&acc_o)[kDim / 2], const float (&row_max)[2],
                                         const float (&row_sum)[2], float (&kept)[kSliceRegisters],
                                         float (&log2_sum)[kHalves]) const {
-    const int barrier = attention::barrier_id<kConfig, NamedBarrier::merge>(at.m_warpgroup);
+    const int barrier = attention::barrier_id<kConfig, NamedBarrier::merge>(slices.at.m_warpgroup);
     wait_for_room(barrier);
 #pragma unroll
     for (int to = 0; to < kGroups; ++to) {
-      if (to == at.kv_group) {
+      if (to == slices.at.kv_group) {
 #pragma unroll
         for (int i = 0; i < kSliceRegisters; ++i) kept[i] = acc_o[place_of(to, i)];
       } else {
@@ -212,13 +218,14 @@ struct Epilogue : Slices<kConfig, kProblem> {
           unsigned words[4];
 #pragma unroll
           for (int w = 0; w < 4; ++w) words[w] = __float_as_uint(acc_o[place_of(to, 4 * p + w)]);
-          ptx::st_shared_v4(slice(to, at.kv_group) + p * kPieceBytes, words[0], words[1], words[2], words[3]);
+          ptx::st_shared_v4(slices.slice(to, slices.at.kv_group) + p * kPieceBytes, words[0], words[1], words[2],
+                            words[3]);
         }
       }
     }
-    if (at.lane % 4 == 0)
+    if (slices.at.lane % 4 == 0)
 #pragma unroll
-      for (int h = 0; h < 2; ++h) ptx::st_shared_v2(state(at.kv_group) + 64 * h, row_max[h], row_sum[h]);
+      for (int h = 0; h < 2; ++h) ptx::st_shared_v2(slices.state(slices.at.kv_group) + 64 * h, row_max[h], row_sum[h]);
     ptx::bar_sync(barrier, kWarpgroupThreads * kGroups);
     float weight[kGroups];
     float sums[kGroups];
@@ -226,7 +233,7 @@ struct Epilogue : Slices<kConfig, kProblem> {
 #pragma unroll
     for (int g = 0; g < kGroups; ++g) {
       float both[2];
-      ptx::ld_shared_v2(both, state(g) + 64 * first_half());
+      ptx::ld_shared_v2(both, slices.state(g) + 64 * slices.first_half());
       weight[g] = both[0];
       sums[g] = both[1];
       most = fmaxf(most, both[0]);
@@ -243,7 +250,7 @@ struct Epilogue : Slices<kConfig, kProblem> {
     for (int g = 0; g < kGroups; ++g) weight[g] *= inverse;
 #pragma unroll
     for (int me = 0; me < kGroups; ++me) {
-      if (me != at.kv_group) continue;
+      if (me != slices.at.kv_group) continue;
 #pragma unroll
       for (int i = 0; i < kSliceRegisters; ++i) kept[i] *= weight[me];
 #pragma unroll
@@ -252,7 +259,7 @@ struct Epilogue : Slices<kConfig, kProblem> {
 #pragma unroll
         for (int p = 0; p < kPieces; ++p) {
           unsigned words[4];
-          ptx::ld_shared_v4(words, slice(me, g) + p * kPieceBytes);
+          ptx::ld_shared_v4(words, slices.slice(me, g) + p * kPieceBytes);
 #pragma unroll
           for (int w = 0; w < 4; ++w) kept[4 * p + w] = fmaf(__uint_as_float(words[w]), weight[g], kept[4 * p + w]);
         }

@@ -139,7 +139,6 @@ struct Slices {
       if (kWhole || first_row + 8 * h < target.len_q) *log_sum_of(first_row + 8 * h) = log2_sum[h] * attention::kLn2;
   }
 
- protected:
   /// Of the lane's rows, the first that its slice holds; row: of the lane's first.
   __device__ __forceinline__ int first_half() const { return kRowSlices == 1 ? 0 : at.kv_group % 2; }
 

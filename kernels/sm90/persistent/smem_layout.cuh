@@ -8,19 +8,20 @@ namespace heed::sm90_persistent {
 /// Which of a block's virtual CTAs this is; where it is the only one, no register holds that.
 template <int kVirtualCtas>
 struct VirtualCta {
-  int virtual_cta;
+  int index;
 };
 template <>
 struct VirtualCta<1> {
-  static constexpr int virtual_cta = 0;
+  static constexpr int index = 0;
 };
 
 /// Where things lie in a block's shared memory; with several virtual CTAs in one virtual CTA's.
 template <const Config& kConfig, const Problem& kProblem>
-struct SmemLayout : VirtualCta<kConfig.virtual_ctas> {
+struct SmemLayout {
   static constexpr SharedPlan kPlan = shared_plan(kConfig, kProblem.head_dim);
   static constexpr BarrierPlan kBarriers = barrier_plan(kConfig);
-  using VirtualCta<kConfig.virtual_ctas>::virtual_cta;
+
+  [[no_unique_address]] VirtualCta<kConfig.virtual_ctas> virtual_cta;
   unsigned shared;  ///< where the virtual CTA's begins
 
   /// @param block_shared where the block's begins
@@ -34,7 +35,7 @@ struct SmemLayout : VirtualCta<kConfig.virtual_ctas> {
   /// From the virtual CTA's start to its barriers, or what lies behind them.
   __device__ __forceinline__ unsigned behind(int offset) const {
     if constexpr (kConfig.virtual_ctas == 1) return shared + offset;
-    return shared + offset - virtual_cta * (kPlan.virtual_cta_bytes - kPlan.virtual_cta_barriers);
+    return shared + offset - virtual_cta.index * (kPlan.virtual_cta_bytes - kPlan.virtual_cta_barriers);
   }
   __device__ __forceinline__ unsigned barrier(int index) const { return behind(kPlan.barriers) + 8 * index; }
   __device__ __forceinline__ unsigned q_full(int stage, int m_warpgroup) const {

@@ -56,7 +56,7 @@ struct TmaProducer {
   const Params<kProblem>& params;  ///< of the launch, or of an entry (of_entry)
   const TensorMaps& maps;
   Smem smem;
-  RowsInMaps<kProblem> rows{};  ///< of an entry
+  EntryOfTile<kProblem> entry{};  ///< of a Q tile
 
   /// Asks for what consumers wait for: the first Q tile's queries and every KV group's first keys. They take over
   /// 500 clocks to come, so they are asked for before the other barriers exist; and where all blocks of a launch ask at
@@ -127,7 +127,8 @@ struct TmaProducer {
                                                int kv_head, int batch, bool stays, int first_key) const {
     if constexpr (reads_past_keys(kProblem.features)) {
       int key = tile * kConfig.block_n;
-      if constexpr (kProblem.features.blocks) key = first_key_of_tile<kConfig, kProblem>(params, rows.blocks, tile);
+      if constexpr (kProblem.features.blocks)
+        key = first_key_of_tile<kConfig, kProblem>(params, entry.listed.blocks, tile);
       load_keys_of_entry<kEvictFirst>(map, to, barrier, kBegins ? first_key + key : key, kv_head, batch,
                                       kSomeStay && !stays);
       return;
@@ -148,8 +149,8 @@ struct TmaProducer {
         return load_from_pages<kConfig, kBoxes, kEvictFirst>(params, map, to, barrier, key, kv_head, batch,
                                                              evict_first);
     if constexpr (kLengths) {
-      key += rows.first_k;
-      batch = rows.k_batch;
+      key += entry.rows.first_k;
+      batch = entry.rows.k_batch;
     }
 #pragma unroll
     for (int b = 0; b < kBoxes; ++b)
@@ -216,17 +217,17 @@ struct TmaProducer {
   template <typename Load>
   __device__ __forceinline__ void of_entry(const QTile& tile, const Load& load) const {
     const attention::ParamsOfEntry<kProblem> own = attention::params_of_entry<kProblem>(params, tile.batch);
-    load(TmaProducer{own, maps, smem, rows_in_maps<kConfig, kProblem>(params, own, tile)});
+    load(TmaProducer{own, maps, smem, entry_of_tile<kConfig, kProblem>(params, own, tile)});
   }
   __device__ __forceinline__ bool has_rows_of(const QTile& tile) const {
     return !kLengths || has_rows(kConfig, tile.index, params.len_q);
   }
   __device__ __forceinline__ int row_of_map(int row) const {
-    if constexpr (kLengths) return rows.first_q + row;
+    if constexpr (kLengths) return entry.rows.first_q + row;
     return row;
   }
   __device__ __forceinline__ int batch_of_map(int batch) const {
-    if constexpr (kLengths) return rows.q_batch;
+    if constexpr (kLengths) return entry.rows.q_batch;
     return batch;
   }
 
@@ -258,7 +259,9 @@ struct TmaProducer {
   }
 
   /// Of schedules in which blocks stay: which Q tile is this virtual CTA's first, and how many virtual CTAs there are.
-  __device__ __forceinline__ int first_index() const { return blockIdx.x * kConfig.virtual_ctas + smem.virtual_cta; }
+  __device__ __forceinline__ int first_index() const {
+    return blockIdx.x * kConfig.virtual_ctas + smem.virtual_cta.index;
+  }
   __device__ __forceinline__ int all_virtual_ctas() const { return gridDim.x * kConfig.virtual_ctas; }
   /// Of the last block's virtual CTAs some may have no Q tile.
   __device__ __forceinline__ bool has_q_tiles() const {
@@ -294,7 +297,7 @@ struct TmaProducer {
   __device__ __forceinline__ int origin(const QTile& tile) const {
     if constexpr (!kBegins) return 0;
     if constexpr (kProblem.features.blocks)
-      if (rows.blocks.numbers != nullptr) return 0;
+      if (entry.listed.blocks.numbers != nullptr) return 0;
     if constexpr (kProblem.features.pages)
       return origin_of_boxes(kConfig, params,
                              origin_of(kConfig, kProblem.mask, tile.index, params.left_offset, params.len_k));
@@ -308,7 +311,7 @@ struct TmaProducer {
   };
   __device__ __forceinline__ Keys keys_seen(const QTile& tile) const {
     if constexpr (kProblem.features.blocks)
-      if (rows.blocks.numbers != nullptr) return {0, 0, keys_of_list(rows.blocks)};
+      if (entry.listed.blocks.numbers != nullptr) return {0, 0, keys_of_list(entry.listed.blocks)};
     if constexpr (kCutsByWork) {
       const int first = tiles_seen<has_whole_q_tiles(kProblem)>(kConfig, kProblem.mask, tile.index, 0, params.len_q,
                                                                 params.len_k, params.right_offset);
@@ -318,7 +321,7 @@ struct TmaProducer {
     } else {
       int end = sm90_persistent::keys_seen<has_whole_q_tiles(kProblem)>(
           kConfig, kProblem.mask, tile.index, params.len_q, params.len_k, params.right_offset);
-      if constexpr (kPrefix) end = max(end, rows.prefix);
+      if constexpr (kPrefix) end = max(end, entry.seen.prefix);
       if constexpr (kBegins) end -= origin(tile);
       return {0, 0, end};
     }

@@ -1,0 +1,56 @@
+/// How a consumer warpgroup of fwd_sm90_persistent goes through the KV tiles of a list of blocks: one tile after the
+/// other, in the order of the list from its end, any of which may be masked.
+#pragma once
+
+#include "kernels/sm90/persistent/mainloop.cuh"
+
+namespace heed::sm90_persistent {
+
+/// Mainloop::run_tiles of programs with lists of blocks: the last of a list first, and any of them may have keys that
+/// some row does not see.
+template <const Config& kConfig, const Problem& kProblem>
+__device__ __forceinline__ void run_listed_tiles(Mainloop<kConfig, kProblem>& loop, int n, int first, int seen_by_all,
+                                                 unsigned long long queries) {
+  using Loop = Mainloop<kConfig, kProblem>;
+  constexpr int kKeys = Loop::kKeys;
+  constexpr bool kBegins = Loop::kBegins;
+  auto& gemms = loop.gemms;
+  auto& scores = loop.scores;
+  auto& softmax = loop.softmax;
+  const int hidden = kBegins ? scores.hidden_from_some(gemms) : 0;
+  const auto is_masked = [&](int key) { return key + kKeys > seen_by_all || (kBegins && key < hidden); };
+  typename Loop::AccS s;
+  typename Loop::FragP p;
+  int key = scores.first_key(n);
+  gemms.scores(s, queries);
+  gemms.try_wait_next(gemms.kv_stage);
+  scores.change(s, gemms, n);
+  if (is_masked(key)) scores.mask(s, gemms, key);
+  if (kConfig.row_max != RowMax::stale_16 || !softmax.stale_16(p, s, scores.scale_log2))
+    softmax.online(p, s, scores.scale_log2, gemms.acc_o);
+#pragma unroll 1
+  for (; n > first; --n) {
+    if (is_masked(key)) clear_hidden_values(gemms, scores, key);
+    key = scores.first_key(n - 1);
+    if (is_masked(key)) {
+      gemms.scores_and_values(s, queries, p);
+      scores.change(s, gemms, n - 1);
+      scores.mask(s, gemms, key);
+      softmax.online(p, s, scores.scale_log2, gemms.acc_o);
+      continue;
+    }
+    if constexpr (kConfig.softmax_overlap == SoftmaxOverlap::pv) {
+      loop.exponentials_beside_values(s, queries, p, n - 1);
+      continue;
+    }
+    gemms.scores_and_values(s, queries, p);
+    scores.change(s, gemms, n - 1);
+    if (kConfig.row_max == RowMax::online || !softmax.stale(p, s, scores.scale_log2))
+      softmax.online(p, s, scores.scale_log2, gemms.acc_o);
+  }
+  loop.release_queries();
+  if (is_masked(key)) clear_hidden_values(gemms, scores, key);
+  loop.values_alone(p);
+}
+
+}  // namespace heed::sm90_persistent
