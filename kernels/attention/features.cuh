@@ -59,6 +59,19 @@ __device__ __forceinline__ int relative_bucket_of(const RelativeBuckets& buckets
   return relative_bucket(buckets, ahead, [](float x) { return ptx::lg2_approx_ftz(x); });
 }
 
+/// A member that is there where `kKept`, else an empty type; kNumber tells empty ones of one class apart, which then
+/// take no room ([[no_unique_address]]).
+template <int kNumber>
+struct Absent {};
+template <bool kKept, class T, int kNumber>
+struct KeptIf {
+  using Type = Absent<kNumber>;
+};
+template <class T, int kNumber>
+struct KeptIf<true, T, kNumber> {
+  using Type = T;
+};
+
 /// The keys that all rows of the block's entry see. Without the feature an empty type.
 template <const Problem& kProblem, bool kPrefix = kProblem.features.prefix>
 struct SeenPrefix {};
@@ -67,20 +80,9 @@ struct SeenPrefix<kProblem, true> {
   int prefix = 0;
 };
 
-/// The dropout of one head's probabilities. Without the feature nothing.
-template <const Problem& kProblem, bool kDrops = kProblem.features.dropout>
-struct Dropout : SeenPrefix<kProblem> {
-  Dropout() = default;
-  __device__ __forceinline__ Dropout(const ForwardParams&, int, int) {}
-};
-
-template <const Problem& kProblem>
-struct Dropout<kProblem, true> : SeenPrefix<kProblem> {
-  Philox4 dropout;
-
-  __device__ __forceinline__ Dropout() : dropout{} {}
-  __device__ __forceinline__ Dropout(const ScoreFeatureParams& p, int entry, int head)
-      : dropout(dropout_of_head(p, entry, head)) {}
+/// The dropout of one head's probabilities.
+struct Dropout {
+  Philox4 of_head;
 
   /// Sets probabilities that are dropped to zero, NaN too: row sums, which have all of them, are NaN then. Of one
   /// fragment, rows `row` and `row` + 8 of this lane.
@@ -90,7 +92,7 @@ struct Dropout<kProblem, true> : SeenPrefix<kProblem> {
     if (p.dropout_threshold == 0) return;
 #pragma unroll
     for (int t = 0; t < kRegisters / 4; ++t) {
-      const Philox4 numbers = dropout_of_four(dropout, row, p.dropout_first_key + first + 8 * t);
+      const Philox4 numbers = dropout_of_four(of_head, row, p.dropout_first_key + first + 8 * t);
 #pragma unroll
       for (int i = 0; i < 4; ++i)
         if (numbers.word[i] < p.dropout_threshold) e[4 * t + i] = 0.0F;
@@ -108,27 +110,36 @@ __device__ __forceinline__ float dropout_factor(const ScoreFeatureParams& p, flo
   return row_sum == row_sum ? dropout_scale(p) : row_sum;
 }
 
-/// The changes of one head's scores. Of a problem that has none an empty type, to be a base: nvcc 13.0 has no layout
-/// for an empty member ([[no_unique_address]]) of a class with bases.
-template <const Problem& kProblem, bool kChanges = changes_scores(kProblem.features)>
-struct ScoreChanges : Dropout<kProblem> {
-  using Dropout<kProblem>::Dropout;
+/// Whether a block keeps anything of a head beside the list of its blocks of keys.
+HEED_HOST_DEVICE constexpr bool keeps_of_head(const Features& features) {
+  return changes_scores(features) || features.dropout || features.prefix;
+}
+
+/// The changes of one head's scores and probabilities, and the keys that all of its rows see. Of a problem that has
+/// none of them an empty type.
+template <const Problem& kProblem, bool kKeeps = keeps_of_head(kProblem.features)>
+struct ScoreChanges {
+  ScoreChanges() = default;
+  __device__ __forceinline__ ScoreChanges(const ForwardParams&, int, int) {}
 };
 
 template <const Problem& kProblem>
-struct ScoreChanges<kProblem, true> : Dropout<kProblem> {
+struct ScoreChanges<kProblem, true> {
   static constexpr Features kFeatures = kProblem.features;
+  static constexpr bool kChanges = changes_scores(kFeatures);
 
-  const char* bias;       ///< of the head's first row and key
-  const float* relative;  ///< of the head's first bucket
-  float slope;            ///< times log2(e)
+  [[no_unique_address]] typename KeptIf<kFeatures.prefix, int, 0>::Type prefix{};  ///< keys that all rows see
+  [[no_unique_address]] typename KeptIf<kFeatures.dropout, Dropout, 1>::Type dropout{};
+  [[no_unique_address]] typename KeptIf<kChanges, const char*, 2>::Type bias{};  ///< of the head's first row and key
+  [[no_unique_address]] typename KeptIf<kChanges, const float*, 3>::Type relative{};  ///< of the head's first bucket
+  [[no_unique_address]] typename KeptIf<kChanges, float, 4>::Type slope{};            ///< times log2(e)
 
   /// Of no head yet.
-  __device__ __forceinline__ ScoreChanges() : bias(nullptr), relative(nullptr), slope(0) {}
+  __device__ __forceinline__ ScoreChanges() {}
   /// @param p the launch as the entry has it (of_entry)
   /// @param head of the queries
-  __device__ __forceinline__ ScoreChanges(const ScoreFeatureParams& p, int entry, int head)
-      : Dropout<kProblem>(p, entry, head), bias(nullptr), relative(nullptr), slope(0) {
+  __device__ __forceinline__ ScoreChanges(const ScoreFeatureParams& p, int entry, int head) {
+    if constexpr (kFeatures.dropout) dropout.of_head = dropout_of_head(p, entry, head);
     if constexpr (kFeatures.relative)
       if (p.relative_bias != nullptr) relative = p.relative_bias + head * p.relative_buckets.all;
     if constexpr (kFeatures.bias)
@@ -333,8 +344,8 @@ struct ScoreChanges<kProblem, true> : Dropout<kProblem> {
   }
 };
 
-/// The list of blocks of keys that a block's rows walk, beside the changes of their scores. Without the feature
-/// nothing.
+/// The list of blocks of keys that a block's rows walk, beside the changes of their scores. Without the feature those
+/// alone.
 template <const Problem& kProblem, bool kBlocks = kProblem.features.blocks>
 struct ListedBlocks : ScoreChanges<kProblem> {
   using ScoreChanges<kProblem>::ScoreChanges;

@@ -114,7 +114,7 @@ HEED_HOST_DEVICE constexpr SharedPlan shared_plan(const Config& c, const Problem
 
 /// Registers a thread needs at least: output and score accumulators, Q and the probabilities of the tile before where
 /// they are kept, 24 for addresses and row state. In fp32 also the sums of a tile's values and both parts of an operand
-/// (kernels/sm80/forward/products_fp32.cuh).
+/// (kernels/sm80/forward/gemms_fp32.cuh).
 HEED_HOST_DEVICE constexpr int registers_needed(const Config& c, const Problem& problem) {
   const int fragments = c.warp_rows / 16;
   const int out = fragments * (problem.head_dim / 2 + (c.rowsum == attention::Rowsum::mma ? 4 : 0));

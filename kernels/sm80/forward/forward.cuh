@@ -10,7 +10,7 @@
 ///   rows 16..31  warp 5          [group 1]         [group 1]
 ///
 /// A warp keeps S and P in registers: the accumulator fragment of S = Q K^T, rounded to 16 bits, is the A fragment of P
-/// V; products_fp32.cuh has the products of fp32, products_8_bit.cuh those of 8 bits. At the end the groups'
+/// V; gemms_fp32.cuh has the products of fp32, gemms_8_bit.cuh those of 8 bits. At the end the groups'
 /// partial outputs meet in shared memory and are merged in fp32. After FlashAttention-2 (Dao, arXiv 2307.08691); the
 /// split of keys over warps of one block is Flash-Decoding's split (Dao et al. 2023) without a second kernel.
 #pragma once
@@ -19,25 +19,34 @@
 #include "kernels/attention/softmax.cuh"
 #include "kernels/ptx/math.cuh"
 #include "kernels/ptx/memory.cuh"
-#include "kernels/sm80/forward/merge.cuh"
+#include "kernels/sm80/forward/epilogue.cuh"
+#include "kernels/sm80/forward/gemms.cuh"
+#include "kernels/sm80/forward/kv_pipeline.cuh"
 
 namespace heed::sm80 {
 
 template <const Config& kConfig, const Problem& kProblem>
-struct Forward : Merge<kConfig, kProblem> {
-  using Base = Merge<kConfig, kProblem>;
-  using Base::kBegins, Base::origin, Base::tiles_of_group, Base::group_barrier, Base::stage_address, Base::next_stage,
-      Base::first_key, Base::load_round, Base::load_ahead, Base::initialise_barriers, Base::end_round;
-  using Base::kBlockM, Base::kBlockN, Base::kDim, Base::kFragments, Base::kKeyTiles, Base::kOutTiles, Base::kGroups,
-      Base::kThreads, Base::kStages, Base::kPlan, Base::kLayout, Base::kWidth, Base::kBytes, Base::kSteps,
-      Base::kValueBlocks, Base::kPitch, Base::kMeets, Base::kAhead, Base::kGroupsAhead;
-  using Base::lane_offset, Base::block_address, Base::multiply_keys, Base::multiply_values_block, Base::lane_of_values,
-      Base::multiply_values, Base::finish_sums, Base::store, Base::merge_and_store;
-  using Base::params, Base::shared_base, Base::lane, Base::warp, Base::first_row, Base::head, Base::batch,
-      Base::group_tiles;
-  using typename Base::Scores, typename Base::Probabilities, typename Base::Output, typename Base::Query;
+struct Forward {
+  using Block = sm80::Block<kConfig, kProblem>;
+  using Pipeline = KvPipeline<kConfig, kProblem>;
+  using Operands = sm80::Operands<kConfig, kProblem>;
+  using Qk = QkGemm<kConfig, kProblem>;
+  using Pv = PvGemm<kConfig, kProblem>;
+  using Scores = typename Operands::Scores;
+  using Output = typename Operands::Output;
+  using Query = typename Qk::Query;
+  using Probabilities = typename Pv::Probabilities;
 
   // ---- compile-time facts
+  static constexpr int kBlockM = kConfig.block_m;
+  static constexpr int kBlockN = kConfig.block_n;
+  static constexpr int kFragments = Block::kFragments;
+  static constexpr int kStages = kConfig.stages;
+  static constexpr SharedPlan kPlan = Block::kPlan;
+  static constexpr bool kBegins = Block::kBegins;
+  static constexpr bool kMeets = Pipeline::kMeets;
+  static constexpr int kAhead = Pipeline::kAhead;
+  static constexpr int kGroupsAhead = Pipeline::kGroupsAhead;
   static constexpr bool kStaleTile = kConfig.rescale == attention::Rescale::stale_tile;
   // Whether warps of a group meet at one barrier of the program in every round, whatever their rows see of its keys.
   // PTX asks this of the lanes of a warp alone; compute-sanitizer's synccheck of all threads that a barrier counts. Of
@@ -48,9 +57,17 @@ struct Forward : Merge<kConfig, kProblem> {
 
   static constexpr int kQueryBytes = bytes_of(q_element(kProblem));
 
-  using QueryCopies = Copies<kLayout, kWidth, kQueryBytes, kThreads, kDim * kQueryBytes / 16>;
+  using QueryCopies =
+      Copies<kConfig.smem_layout, Block::kWidth, kQueryBytes, threads(kConfig), kProblem.head_dim * kQueryBytes / 16>;
 
-  using Base::Base;
+  // ---- state
+  Block block;
+  Pipeline pipeline;
+  [[no_unique_address]] Qk qk;
+  CollectiveEpilogue<kConfig, kProblem> epilogue;
+
+  __device__ __forceinline__ Forward(const Params<kProblem>& launch, char* shared)
+      : block(launch, ptx::shared_address(shared)), pipeline(block), epilogue{shared} {}
 
   // ------------------------------------------------------------------------------------------------------ softmax
 
@@ -60,12 +77,14 @@ struct Forward : Merge<kConfig, kProblem> {
     for (int m = 0; m < kFragments; ++m)
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        const int row = warp_row + 16 * m + lane / 4 + 8 * h;
-        int end = visible_keys(kProblem.mask, row, params.right_offset, params.len_k) - first - 2 * (lane % 4);
-        if constexpr (kProblem.features.prefix) end = max(end, Base::prefix - first - 2 * (lane % 4));
+        const int row = warp_row + 16 * m + block.lane / 4 + 8 * h;
+        int end = visible_keys(kProblem.mask, row, block.params.right_offset, block.params.len_k) - first -
+                  2 * (block.lane % 4);
+        if constexpr (kProblem.features.prefix) end = max(end, block.features.prefix - first - 2 * (block.lane % 4));
         attention::hide_columns_from(scores[m], h, end);
         if constexpr (kBegins) {
-          const int begin = hidden_keys(kProblem.mask, row, params.left_offset, params.len_k) - first - 2 * (lane % 4);
+          const int begin = hidden_keys(kProblem.mask, row, block.params.left_offset, block.params.len_k) - first -
+                            2 * (block.lane % 4);
           attention::hide_columns_before(scores[m], h, begin);
         }
       }
@@ -75,49 +94,52 @@ struct Forward : Merge<kConfig, kProblem> {
   __device__ __forceinline__ void scores_of_tile(Scores& scores, const Query& query, int tile, int stage,
                                                  int warp_row) const {
     if constexpr (is_quantised(kProblem)) {
-      const int first = Base::first_key_of_entry(tile);
-      const auto factor = Base::key_factor(first);
-      multiply_keys(scores, query, stage_address(stage));
-      Base::scale_scores(scores, factor, first);
+      const int first = block.first_key_of_entry(tile);
+      const auto factor = qk.key_factor(block, first);
+      qk.multiply(block, scores, query, block.stage_address(stage));
+      qk.scale_scores(block, scores, factor, first);
     } else {
-      multiply_keys(scores, query, stage_address(stage));
+      qk.multiply(block, scores, query, block.stage_address(stage));
     }
     if constexpr (changes_scores(kProblem.features)) {
-      const int first = Base::first_key_of_entry(tile) + 2 * (lane % 4);
+      const int first = block.first_key_of_entry(tile) + 2 * (block.lane % 4);
 #pragma unroll
       for (int m = 0; m < kFragments; ++m)
-        if constexpr (Base::kHasFull)
-          Base::change_scores(scores[m], params, warp_row + 16 * m + lane / 4, first, Base::reads_bias(tile));
+        if constexpr (Block::kHasFull)
+          block.features.change_scores(scores[m], block.params, warp_row + 16 * m + block.lane / 4, first,
+                                       block.reads_bias(tile));
         else
-          Base::change_scores(scores[m], params, warp_row + 16 * m + lane / 4, first);
+          block.features.change_scores(scores[m], block.params, warp_row + 16 * m + block.lane / 4, first);
     }
     if constexpr (kProblem.features.blocks || kProblem.features.prefix) {
-      const int first = Base::first_key_of_entry(tile);
-      int end = visible_keys(kProblem.mask, warp_row, params.right_offset, params.len_k);
-      if constexpr (kProblem.features.prefix) end = max(end, Base::prefix);
-      if (first + kBlockN > end ||
-          first < hidden_keys(kProblem.mask, warp_row + kConfig.warp_rows - 1, params.left_offset, params.len_k))
+      const int first = block.first_key_of_entry(tile);
+      int end = visible_keys(kProblem.mask, warp_row, block.params.right_offset, block.params.len_k);
+      if constexpr (kProblem.features.prefix) end = max(end, block.features.prefix);
+      if (first + kBlockN > end || first < hidden_keys(kProblem.mask, warp_row + kConfig.warp_rows - 1,
+                                                       block.params.left_offset, block.params.len_k))
         hide_keys(scores, first, warp_row);
     } else if constexpr (kBegins) {
-      const int first = origin() + first_key(tile);
+      const int first = block.origin() + block.first_key(tile);
       const int last_row = warp_row + kConfig.warp_rows - 1;
-      if (first + kBlockN > visible_keys(kProblem.mask, warp_row, params.right_offset, params.len_k) ||
-          first < hidden_keys(kProblem.mask, last_row, params.left_offset, params.len_k))
+      if (first + kBlockN > visible_keys(kProblem.mask, warp_row, block.params.right_offset, block.params.len_k) ||
+          first < hidden_keys(kProblem.mask, last_row, block.params.left_offset, block.params.len_k))
         hide_keys(scores, first, warp_row);
     } else {
-      if (first_key(tile) + kBlockN > visible_keys(kProblem.mask, warp_row, params.right_offset, params.len_k))
-        hide_keys(scores, first_key(tile), warp_row);
+      if (block.first_key(tile) + kBlockN >
+          visible_keys(kProblem.mask, warp_row, block.params.right_offset, block.params.len_k))
+        hide_keys(scores, block.first_key(tile), warp_row);
     }
   }
 
   /// Probabilities as operands, without those that are dropped.
   __device__ __forceinline__ void to_operand(Probabilities& p, Scores& e, int tile, int warp_row) const {
     if constexpr (kProblem.features.dropout) {
-      const int first = Base::first_key_of_entry(tile) + 2 * (lane % 4);
+      const int first = block.first_key_of_entry(tile) + 2 * (block.lane % 4);
 #pragma unroll
-      for (int m = 0; m < kFragments; ++m) Base::drop(e[m], params, warp_row + 16 * m + lane / 4, first);
+      for (int m = 0; m < kFragments; ++m)
+        block.features.dropout.drop(e[m], block.params, warp_row + 16 * m + block.lane / 4, first);
     }
-    Base::to_operand(p, e);
+    Pv::to_operand(p, e);
   }
 
   /// Probabilities below the row maxima so far, in place of the scores. False where they do not fit: the scores are
@@ -127,28 +149,28 @@ struct Forward : Merge<kConfig, kProblem> {
   template <bool kBeside>
   __device__ __forceinline__ bool stale_softmax(Probabilities& p, Scores& s, attention::RowState<kFragments>& rows,
                                                 float scale_log2, Output& out, int stage) const {
-    constexpr int kElements = kKeyTiles * 4;                                 // a fragment
-    constexpr int kAtOnce = kBeside ? kElements / kValueBlocks : kElements;  // exponentials a fragment and block
+    constexpr int kElements = Operands::kKeyTiles * 4;                      // a fragment
+    constexpr int kAtOnce = kBeside ? kElements / Pv::kBlocks : kElements;  // exponentials a fragment and block
     constexpr bool kRounds = !kBeside && !kProblem.features.dropout;
-    static_assert(!kBeside || kAtOnce * kValueBlocks == kElements, "exponentials spread evenly");
-    const unsigned v_lane = lane_of_values(stage);
+    static_assert(!kBeside || kAtOnce * Pv::kBlocks == kElements, "exponentials spread evenly");
+    const unsigned v_lane = Pv::lane_address(block, stage);
     float total[kFragments][2] = {};
 #pragma unroll
-    for (int block = 0; block < (kBeside ? kValueBlocks : 1); ++block) {
-      if constexpr (kBeside) multiply_values_block(out, p, v_lane, block);
+    for (int part = 0; part < (kBeside ? Pv::kBlocks : 1); ++part) {
+      if constexpr (kBeside) Pv::multiply_block(out, p, v_lane, part);
 #pragma unroll
       for (int m = 0; m < kFragments; ++m)
 #pragma unroll
-        for (int e = block * kAtOnce; e < (block + 1) * kAtOnce; ++e) {
+        for (int e = part * kAtOnce; e < (part + 1) * kAtOnce; ++e) {
           float& x = s[m][e / 4][e % 4];
           const int h = e % 4 / 2;
           x = attention::exp2<kConfig.exp2>(fmaf(x, scale_log2, -rows.row_max[m][h]), e / 4 * 2 + e % 2);
           total[m][h] += x;
-          if (kRounds && e % 2 == 1) Base::pair_to_operand(p, m, e / 2, s[m][e / 4][e % 4 - 1], x);
+          if (kRounds && e % 2 == 1) Pv::pair_to_operand(p, m, e / 2, s[m][e / 4][e % 4 - 1], x);
         }
     }
     if (!attention::stale_tile_fits(total, kOperand)) return false;
-    if constexpr (!Base::kOnes)
+    if constexpr (!Operands::kOnes)
 #pragma unroll
       for (int m = 0; m < kFragments; ++m)
 #pragma unroll
@@ -158,7 +180,7 @@ struct Forward : Merge<kConfig, kProblem> {
 
   __device__ __forceinline__ void exact_softmax(Scores& scores, Output& out, attention::RowState<kFragments>& rows,
                                                 float scale_log2) const {
-    attention::softmax_tile<kConfig.exp2, kConfig.rescale, !Base::kOnes>(scores, out, rows, scale_log2, kMargin);
+    attention::softmax_tile<kConfig.exp2, kConfig.rescale, !Operands::kOnes>(scores, out, rows, scale_log2, kMargin);
   }
 
   // ----------------------------------------------------------------------------------------------------- the loop
@@ -172,57 +194,57 @@ struct Forward : Merge<kConfig, kProblem> {
     const auto begin = [&](int t, bool reads) {
       if (t > 0) {
         before = stage;
-        stage = next_stage(stage);
+        stage = Pipeline::next_stage(stage);
       }
-      Base::template begin_round<kAhead - 1>(t, stage, reads);
+      Pipeline::template begin_round<kAhead - 1>(block, t, stage, reads);
     };
     Scores scores;
     Probabilities p;
     const auto take_later_tile = [&](int t) {
-      if constexpr (!kConfig.late_loads) load_ahead(t, stage);
+      if constexpr (!kConfig.late_loads) pipeline.load_ahead(block, t, stage);
       scores_of_tile(scores, query, t, stage, warp_row);
-      if constexpr (kConfig.late_loads) load_ahead(t, stage);
+      if constexpr (kConfig.late_loads) pipeline.load_ahead(block, t, stage);
       if constexpr (kStaleTile) {
         if (!stale_softmax<true>(p, scores, rows, scale_log2, out, before)) {
           scores_of_tile(scores, query, t, stage, warp_row);
           exact_softmax(scores, out, rows, scale_log2);
         }
       } else {
-        multiply_values(out, p, before);
+        Pv::multiply(block, out, p, before);
         exact_softmax(scores, out, rows, scale_log2);
       }
       to_operand(p, scores, t, warp_row);
     };
     begin(0, warp_tiles > 0);
-    load_ahead(0, stage);
+    pipeline.load_ahead(block, 0, stage);
     if (warp_tiles > 0) {
       scores_of_tile(scores, query, 0, stage, warp_row);
       exact_softmax(scores, out, rows, scale_log2);
       to_operand(p, scores, 0, warp_row);
       if constexpr (!kOneBarrier) {
-        end_round(stage);
+        Pipeline::end_round(block, stage);
 #pragma unroll 1
         for (int t = 1; t < warp_tiles; ++t) {
           begin(t, true);
           take_later_tile(t);
-          end_round(stage);
+          Pipeline::end_round(block, stage);
         }
         begin(warp_tiles, true);
-        load_ahead(warp_tiles, stage);
-        multiply_values(out, p, before);
+        pipeline.load_ahead(block, warp_tiles, stage);
+        Pv::multiply(block, out, p, before);
       }
     }
-    end_round(stage);
+    Pipeline::end_round(block, stage);
 #pragma unroll 1
-    for (int t = kOneBarrier ? 1 : max(warp_tiles, 0) + 1; t <= group_tiles; ++t) {
+    for (int t = kOneBarrier ? 1 : max(warp_tiles, 0) + 1; t <= block.group_tiles; ++t) {
       begin(t, kOneBarrier && t <= warp_tiles);
       if (kOneBarrier && t < warp_tiles) {
         take_later_tile(t);
       } else {
-        load_ahead(t, stage);
-        if (kOneBarrier && t == warp_tiles) multiply_values(out, p, before);
+        pipeline.load_ahead(block, t, stage);
+        if (kOneBarrier && t == warp_tiles) Pv::multiply(block, out, p, before);
       }
-      end_round(stage);
+      Pipeline::end_round(block, stage);
     }
   }
 
@@ -234,14 +256,14 @@ struct Forward : Merge<kConfig, kProblem> {
     constexpr bool kApart = kStaleTile && !kMeets;
     int stage = 0;
     if constexpr (kApart) {
-      if (group_tiles == 0) return;
+      if (block.group_tiles == 0) return;
       take_tile<Which::first>(out, rows, query, 0, 0, warp_row, warp_tiles, scale_log2);
-      stage = next_stage(stage);
+      stage = Pipeline::next_stage(stage);
     }
 #pragma unroll 1
-    for (int t = kApart ? 1 : 0; t < group_tiles; ++t) {
+    for (int t = kApart ? 1 : 0; t < block.group_tiles; ++t) {
       take_tile<kApart ? Which::later : Which::any>(out, rows, query, t, stage, warp_row, warp_tiles, scale_log2);
-      stage = next_stage(stage);
+      stage = Pipeline::next_stage(stage);
     }
   }
 
@@ -251,14 +273,15 @@ struct Forward : Merge<kConfig, kProblem> {
   __device__ __forceinline__ void take_tile(Output& out, attention::RowState<kFragments>& rows, const Query& query,
                                             int t, int stage, int warp_row, int warp_tiles, float scale_log2) {
     const bool is_first = kWhich == Which::first || (kWhich == Which::any && t == 0);
-    Base::template begin_round<kGroupsAhead - 1>(t, stage, t < warp_tiles);  // its K, when waited for separately
+    Pipeline::template begin_round<kGroupsAhead - 1>(block, t, stage,
+                                                     t < warp_tiles);  // its K, when waited for separately
     const bool late = kConfig.late_loads && !is_first && t < warp_tiles;
-    if (kStages > 1 && !late) load_ahead(t, stage);
+    if (kStages > 1 && !late) pipeline.load_ahead(block, t, stage);
     Probabilities p;
     if (t < warp_tiles) {
       Scores scores;
       scores_of_tile(scores, query, t, stage, warp_row);
-      if (late) load_ahead(t, stage);
+      if (late) pipeline.load_ahead(block, t, stage);
       if constexpr (kStaleTile) {
         if (is_first || !stale_softmax<false>(p, scores, rows, scale_log2, out, stage)) {
           if (!is_first) scores_of_tile(scores, query, t, stage, warp_row);
@@ -275,68 +298,72 @@ struct Forward : Merge<kConfig, kProblem> {
     if constexpr (kConfig.split_wait) {
       constexpr int kPending = kStages > 1 ? 2 * kAhead : 0;  // all but this tile's V
       ptx::cp_async_wait_group<kPending>();
-      group_barrier();
+      block.group_barrier();
     }
-    if (t < warp_tiles) multiply_values(out, p, stage);
-    end_round(stage);
+    if (t < warp_tiles) Pv::multiply(block, out, p, stage);
+    Pipeline::end_round(block, stage);
     if constexpr (kStages == 1) {
-      if (t + 1 < group_tiles) {
-        group_barrier();  // the only stage is read before it is overwritten
-        load_round(t + 1, 0, 0);
+      if (t + 1 < block.group_tiles) {
+        block.group_barrier();  // the only stage is read before it is overwritten
+        pipeline.load_round(block, t + 1, 0, 0);
       }
     }
   }
 
   __device__ __forceinline__ void run() {
     if constexpr (kProblem.features.lengths)
-      if (first_row >= params.len_q) return;  // the whole block, past the entry's rows
-    const int warp_row = first_row + warp * kConfig.warp_rows;
+      if (block.first_row >= block.params.len_q) return;  // the whole block, past the entry's rows
+    const int warp_row = block.first_row + block.warp * kConfig.warp_rows;
     // Of the group's tiles, those that some row of the warp sees: the first ones.
-    const int origin_of_block = kBegins ? origin() : 0;
+    const int origin_of_block = kBegins ? block.origin() : 0;
     int warp_tiles =
-        kBegins ? tiles_of_group(visible_keys(kProblem.mask, min(warp_row + kConfig.warp_rows, params.len_q) - 1,
-                                              params.right_offset, warp_row < params.len_q ? params.len_k : 0) -
-                                 origin_of_block)
+        kBegins ? block.tiles_of_group(
+                      visible_keys(kProblem.mask, min(warp_row + kConfig.warp_rows, block.params.len_q) - 1,
+                                   block.params.right_offset, warp_row < block.params.len_q ? block.params.len_k : 0) -
+                      origin_of_block)
         : has_right_bound(kProblem.mask)
-            ? tiles_of_group(visible_keys(MaskKind::causal, min(warp_row + kConfig.warp_rows, params.len_q) - 1,
-                                          params.right_offset, warp_row < params.len_q ? params.len_k : 0))
-            : group_tiles;
+            ? block.tiles_of_group(
+                  visible_keys(MaskKind::causal, min(warp_row + kConfig.warp_rows, block.params.len_q) - 1,
+                               block.params.right_offset, warp_row < block.params.len_q ? block.params.len_k : 0))
+            : block.group_tiles;
     if constexpr (kProblem.features.prefix)
-      if (warp_row < params.len_q) warp_tiles = max(warp_tiles, tiles_of_group(Base::prefix - origin_of_block));
+      if (warp_row < block.params.len_q)
+        warp_tiles = max(warp_tiles, block.tiles_of_group(block.features.prefix - origin_of_block));
     // Of listed blocks all: lists are in any order.
     if constexpr (kProblem.features.blocks)
-      if (Base::blocks.numbers != nullptr) warp_tiles = warp_row < params.len_q ? group_tiles : 0;
+      if (block.features.blocks.numbers != nullptr) warp_tiles = warp_row < block.params.len_q ? block.group_tiles : 0;
 
-    if constexpr (!kMeets) initialise_barriers();
+    if constexpr (!kMeets) Pipeline::initialise_barriers(block);
     // ---- Q by the whole block, then the first stages of K and V; Q belongs to the first commit group, or is one
     QueryCopies::template start<kBlockM>(
-        shared_base + kPlan.q, QueryCopies::place(threadIdx.x),
-        QueryCopies::source(params.q, batch * params.q_strides.batch + head * params.q_strides.head,
-                            params.q_strides.row, first_row, threadIdx.x),
-        params.q_strides.row, first_row, params.len_q, threadIdx.x);
+        block.shared_base + kPlan.q, QueryCopies::place(threadIdx.x),
+        QueryCopies::source(block.params.q,
+                            block.batch * block.params.q_strides.batch + block.head * block.params.q_strides.head,
+                            block.params.q_strides.row, block.first_row, threadIdx.x),
+        block.params.q_strides.row, block.first_row, block.params.len_q, threadIdx.x);
     if constexpr (!kMeets) ptx::cp_async_commit_group();
 #pragma unroll
-    for (int t = 0; t < kAhead; ++t) load_round(t, t, kConfig.overlap ? t - 1 : t);
+    for (int t = 0; t < kAhead; ++t) pipeline.load_round(block, t, t, kConfig.overlap ? t - 1 : t);
 
-    if constexpr (is_quantised(kProblem)) Base::load_query_factors(warp_row);
+    if constexpr (is_quantised(kProblem)) qk.load_query_factors(block, warp_row);
     Output out;
 #pragma unroll
     for (int m = 0; m < kFragments; ++m) attention::clear(out[m]);
     attention::RowState<kFragments> rows;
     rows.reset();
-    const float scale_log2 = changes_scores(kProblem.features) ? 1.0F : params.scale * attention::kLog2e;
+    const float scale_log2 = changes_scores(kProblem.features) ? 1.0F : block.params.scale * attention::kLog2e;
 
     // ---- Q and, where groups meet, the first K have arrived with the first commit group of every thread
     ptx::cp_async_wait_group<kMeets ? kGroupsAhead - 1 : 0>();
     __syncthreads();
     Query query;
     if constexpr (kConfig.q_in_registers) {
-      const unsigned q_lane =
-          shared_base + kPlan.q + warp * kConfig.warp_rows * kPitch + lane_offset(tile::ldmatrix_a_address(lane));
+      const unsigned q_lane = Operands::query_address(block);
 #pragma unroll
       for (int m = 0; m < kFragments; ++m)
 #pragma unroll
-        for (int k = 0; k < kSteps; ++k) ptx::ldmatrix_x4(query[m][k], block_address(q_lane, 16 * m, 2 * k));
+        for (int k = 0; k < Qk::kSteps; ++k)
+          ptx::ldmatrix_x4(query[m][k], Operands::block_address(q_lane, 16 * m, 2 * k));
     }
 
     if constexpr (kConfig.overlap)
@@ -347,12 +374,12 @@ struct Forward : Merge<kConfig, kProblem> {
       ptx::cp_async_wait_group<0>();
     else
       ptx::cp_async_wait_all();
-    finish_sums(rows, out);
-    if constexpr (is_quantised(kProblem)) Base::scale_output(out);
-    if constexpr (kGroups > 1)
-      merge_and_store(out, rows);
+    epilogue.finish_sums(rows, out);
+    if constexpr (is_quantised(kProblem)) Pv::scale_output(block, out);
+    if constexpr (kConfig.kv_groups > 1)
+      epilogue.merge_and_store(block, out, rows);
     else
-      store(out, rows, warp_row);
+      epilogue.store(block, out, rows, warp_row);
   }
 };
 

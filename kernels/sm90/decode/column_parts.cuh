@@ -1,5 +1,5 @@
 /// A warp's part of a job's output, by columns (config.hpp: GroupSplit::columns): how it goes to the block that merges,
-/// how that one adds the parts up, and how the result is written.
+/// and how that one adds the parts up.
 ///
 /// A part goes as it lies in registers, so that sender and receiver are the same lane of the same warp: nothing passes
 /// through shared memory. What follows the last key runs once a launch and every instruction of it is waited for: so
@@ -11,73 +11,63 @@
 #include "kernels/codegen.cuh"
 #include "kernels/ptx/mma.cuh"
 #include "kernels/sm90/decode/block.cuh"
+#include "kernels/sm90/decode/column_result.cuh"
 #include "kernels/sm90/decode/partial.cuh"
 #include "kernels/sm90/decode/quantised.cuh"
 
 namespace heed::sm90_decode {
 
 template <const Config& kConfig, const Problem& kProblem>
-struct ColumnParts : Block<kConfig, kProblem> {
-  using Base = Block<kConfig, kProblem>;
-  using Base::block, Base::group, Base::lane, Base::params, Base::params_of, Base::place_of, Base::shared,
-      Base::shared_base, Base::words, Base::kDim, Base::kGroups, Base::kHeadDim, Base::kPlan, Base::kQuantised;
-  using typename Base::KnownJob, typename Base::Segment;
+struct ColumnParts {
+  using Block = sm90_decode::Block<kConfig, kProblem>;
+  using KnownJob = typename Block::KnownJob;
+  using Segment = typename Block::Segment;
+  using Out = ColumnResult<kConfig, kProblem>;
+  using Result = typename Out::Result;
+  using Finish = typename Out::Finish;
 
-  static constexpr int kRows = row_groups(kConfig);                 // groups of eight rows
-  static constexpr int kColumns = column_fragments(kConfig, kDim);  // of 16 columns of a warp's output
-  static constexpr int kWarpWords = warp_words(kConfig, kDim);      // in a place
+  static constexpr int kDim = Block::kDim;
+  static constexpr int kGroups = Block::kGroups;
+  static constexpr int kHeadDim = Block::kHeadDim;
+  static constexpr SharedPlan kPlan = Block::kPlan;
+  static constexpr bool kQuantised = Block::kQuantised;
+  static constexpr int kRows = Out::kRows;
+  static constexpr int kColumns = Out::kColumns;
+  static constexpr int kWarpWords = warp_words(kConfig, kDim);  // in a place
   // Parts asked for at once: what is asked for takes 4 * kColumns registers each.
   static constexpr int kFew = 4;
   static constexpr int kMany = kColumns <= 2 && registers_allowed(kConfig) > 168 ? 16 : 8;
   static constexpr unsigned kAll = 0xffffffffU;
 
-  /// What a warp holds of a segment: of eight rows a group, lane T has rows 2 (T % 4) and the next, of columns T / 4
-  /// and T / 4 + 8 of each fragment; of V in 8 bits columns 2 (T / 4) and the next.
-  struct Result {
-    float out[kRows][kColumns][4];
-    float sum[kRows][4];  ///< the first two count
-    float row_max[kRows][2];
-  };
-
-  __device__ __forceinline__ ColumnParts(const Params<kProblem>& p, const TensorMaps& m, char* dynamic_shared)
-      : Base(p, m, dynamic_shared) {}
-
-  __device__ __forceinline__ unsigned counted(int slot) const { return shared_base + kPlan.counted + slot * 8; }
-  __device__ __forceinline__ int& is_last(int slot) const {
-    return reinterpret_cast<int*>(shared + kPlan.is_last)[slot];
+  __device__ __forceinline__ static unsigned counted(const Block& block, int slot) {
+    return block.shared_base + kPlan.counted + slot * 8;
+  }
+  __device__ __forceinline__ static int& is_last(const Block& block, int slot) {
+    return reinterpret_cast<int*>(block.shared + kPlan.is_last)[slot];
   }
 
-  /// What the end of a segment needs to know, worked out while its first tile is on its way.
-  struct Finish {
-    int parts;                   ///< of the job
-    int slot;                    ///< where the block was counted in: 1 as the first of the job, else 0
-    int rows;                    ///< real ones
-    unsigned* mine;              ///< this lane's words, of this block's part
-    unsigned* others;            ///< of the second block's
-    unsigned short* out[kRows];  ///< two columns of a row, where V has 8 bits four
-    float value_factors[kQuantised ? kColumns : 1][2];  ///< of the lane's columns of a Result
-  };
-
-  __device__ __forceinline__ Finish finish_of(const KnownJob& job, const Segment& segment) const {
-    const auto& p = params_of(job);
+  __device__ __forceinline__ static Finish finish_of(const Block& block, const KnownJob& job, const Segment& segment) {
+    const auto& p = block.params_of(job);
     Finish finish;
     finish.parts = segment.blocks;
-    finish.slot = segment.first_block == block ? 1 : 0;
+    finish.slot = segment.first_block == block.index ? 1 : 0;
     finish.rows = job.rows;
-    const Words at = words();
-    finish.mine = words_of_lane(place_of(2 * block + finish.slot, at));
-    finish.others = words_of_lane(place_of(2 * (segment.first_block + 1), at));
+    const Words at = block.words();
+    finish.mine = words_of_lane(block, block.place_of(2 * block.index + finish.slot, at));
+    finish.others = words_of_lane(block, block.place_of(2 * (segment.first_block + 1), at));
 #pragma unroll
     for (int n = 0; n < kRows; ++n) {
-      const int row = 8 * n + lane / 4;
+      const int row = 8 * n + block.lane / 4;
       const PackedRow from = packed_row(job.first + (row < job.rows ? row : 0), p.group_size);
       const int head = job.kv_head * p.group_size + from.head;
       finish.out[n] = static_cast<unsigned short*>(p.o) + job.batch * p.o_strides.batch + head * p.o_strides.head +
-                      from.query * p.o_strides.row + 16 * group * kColumns + (kQuantised ? 4 : 2) * (lane % 4);
+                      from.query * p.o_strides.row + 16 * block.group * kColumns +
+                      (kQuantised ? 4 : 2) * (block.lane % 4);
       opaque(finish.out[n]);
     }
     if constexpr (kQuantised)
-      load_value_factors<kHeadDim>(finish.value_factors, p, job.batch, job.kv_head, 16 * group * kColumns, lane);
+      load_value_factors<kHeadDim>(finish.value_factors, p, job.batch, job.kv_head, 16 * block.group * kColumns,
+                                   block.lane);
     opaque(finish.mine);
     opaque(finish.others);
     return finish;
@@ -86,47 +76,40 @@ struct ColumnParts : Block<kConfig, kProblem> {
   // ------------------------------------------------------------------------------------------------------ the end
 
   /// Whether one of a lane's two rows of a group is real.
-  __device__ __forceinline__ bool has_row(int n, int rows) const { return 8 * n + 2 * (lane % 4) < rows; }
+  __device__ __forceinline__ static bool has_row(const Block& block, int n, int rows) {
+    return 8 * n + 2 * (block.lane % 4) < rows;
+  }
 
-  __device__ __forceinline__ void end_segment(Result& result, const Finish& finish, const KnownJob& job) const {
-    if constexpr (kQuantised) scale_values(result, finish);
+  __device__ __forceinline__ static void end_segment(const Block& block, Result& result, const Finish& finish,
+                                                     const KnownJob& job) {
+    if constexpr (kQuantised) Out::scale_values(result, finish);
     if (finish.parts > 1) {
-      ptx::mbarrier_wait(counted(finish.slot), 0);
-      const bool merges = ptx::warp_uniform(is_last(finish.slot)) != 0;
+      ptx::mbarrier_wait(counted(block, finish.slot), 0);
+      const bool merges = ptx::warp_uniform(is_last(block, finish.slot)) != 0;
       const bool is_first = finish.slot == 1;
-      if (!merges || !is_first) send(result, finish);
+      if (!merges || !is_first) send(block, result, finish);
       if (!merges) return;
 #pragma unroll
       for (int n = 0; n < kRows; ++n) {
         if (8 * n >= finish.rows) break;
-        if (finish.slot == 0) take_first(result, n, finish);
+        if (finish.slot == 0) take_first(block, result, n, finish);
         const bool is_narrow = job.rows - 8 * n <= 4;  // half of the lanes have no real row: they take parts, too
         if constexpr (kRows > 1)
-          receive<kRows == 2 ? 8 : 4, 1>(result, n, finish);  // every group of rows has instructions of its own
+          receive<kRows == 2 ? 8 : 4, 1>(block, result, n, finish);  // every group of rows has instructions of its own
         else if (finish.parts <= kFew + 1)
-          is_narrow ? receive<kFew / 2, 2>(result, n, finish) : receive<kFew, 1>(result, n, finish);
+          is_narrow ? receive<kFew / 2, 2>(block, result, n, finish) : receive<kFew, 1>(block, result, n, finish);
         else
-          is_narrow ? receive<8, 2>(result, n, finish) : receive<kMany, 1>(result, n, finish);
+          is_narrow ? receive<8, 2>(block, result, n, finish) : receive<kMany, 1>(block, result, n, finish);
       }
     }
-    if constexpr (kProblem.features.sinks) add_sinks(result, job);
-    store(result, finish);
-    if (params.lse != nullptr && group == 0 && lane < 4) store_lse(result, job);
-  }
-
-  /// V's factors. Before parts meet: registers are fewest while they do.
-  __device__ __forceinline__ void scale_values(Result& result, const Finish& finish) const {
-#pragma unroll
-    for (int n = 0; n < kRows; ++n)
-#pragma unroll
-      for (int i = 0; i < kColumns; ++i)
-#pragma unroll
-        for (int e = 0; e < 4; ++e) result.out[n][i][e] *= finish.value_factors[i][e / 2];
+    if constexpr (kProblem.features.sinks) Out::add_sinks(block, result, job);
+    Out::store(block, result, finish);
+    if (block.params.lse != nullptr && block.group == 0 && block.lane < 4) Out::store_lse(block, result, job);
   }
 
   /// Where this lane's words begin, in a place.
-  __device__ __forceinline__ unsigned* words_of_lane(unsigned* place) const {
-    return place + group * kWarpWords + 4 * lane;
+  __device__ __forceinline__ static unsigned* words_of_lane(const Block& block, unsigned* place) {
+    return place + block.group * kWarpWords + 4 * block.lane;
   }
   static constexpr int kRowWords = kGroups * kWarpWords;  // of eight rows, in a place
   /// From a lane's words to the (row_max, sum) of its two rows.
@@ -134,10 +117,10 @@ struct ColumnParts : Block<kConfig, kProblem> {
     return 128 * kColumns + 4 * (of_lane % 4) - 4 * of_lane;
   }
 
-  __device__ __forceinline__ void send(const Result& result, const Finish& finish) const {
+  __device__ __forceinline__ static void send(const Block& block, const Result& result, const Finish& finish) {
 #pragma unroll
     for (int n = 0; n < kRows; ++n) {
-      const bool wanted = has_row(n, finish.rows);
+      const bool wanted = has_row(block, n, finish.rows);
       unsigned* const to = finish.mine + n * kRowWords;
 #pragma unroll
       for (int i = 0; i < kColumns; ++i) {
@@ -146,7 +129,7 @@ struct ColumnParts : Block<kConfig, kProblem> {
       }
       const float(&row_max)[2] = result.row_max[n];
       const float(&sum)[4] = result.sum[n];
-      ptx::st_relaxed_gpu_v4_if(wanted && lane < 4, to + to_state(lane),
+      ptx::st_relaxed_gpu_v4_if(wanted && block.lane < 4, to + to_state(block.lane),
                                 {word_of(row_max[0]), word_of(sum[0]), word_of(row_max[1]), word_of(sum[1])});
     }
   }
@@ -161,22 +144,22 @@ struct ColumnParts : Block<kConfig, kProblem> {
     uint4 state[(kCount + 7) / 8];
   };
   template <int kClasses>
-  __device__ __forceinline__ int class_of_lane() const {
-    return kClasses == 1 ? 0 : lane / 2 % 2;
+  __device__ __forceinline__ static int class_of_lane(const Block& block) {
+    return kClasses == 1 ? 0 : block.lane / 2 % 2;
   }
 
   /// Waits until `count` partial results are there, which lie `pitch` words apart from `from` on, and leaves zeros in
   /// their place. All are asked for at once, and then again those that were not there yet.
   template <int kCount, int kClasses>
-  __device__ __forceinline__ void wait_for(Batch<kCount>& batch, unsigned* from, int pitch, int count,
-                                           bool wanted) const {
+  __device__ __forceinline__ static void wait_for(const Block& block, Batch<kCount>& batch, unsigned* from, int pitch,
+                                                  int count, bool wanted) {
     constexpr int kStates = (kCount + 7) / 8;
-    const int number = class_of_lane<kClasses>();
+    const int number = class_of_lane<kClasses>(block);
     from += number * (pitch - 8);  // a lane's words are those of the lane two before
     pitch *= kClasses;
-    unsigned* const states = from + to_state(lane - 2 * number) + lane / 4 * pitch;
+    unsigned* const states = from + to_state(block.lane - 2 * number) + block.lane / 4 * pitch;
     const auto is_sent = [&](int p) { return wanted && kClasses * p + number < count; };
-    const auto has_state = [&](int h) { return is_sent(lane / 4 + 8 * h) && lane / 4 < kCount; };
+    const auto has_state = [&](int h) { return is_sent(block.lane / 4 + 8 * h) && block.lane / 4 < kCount; };
 #pragma unroll
     for (int h = 0; h < kStates; ++h)  // of no keys: -inf, -0
       batch.state[h] = {has_state(h) ? 0U : 0xff800000U, 0x80000000U, 0xff800000U, 0x80000000U};
@@ -211,17 +194,17 @@ struct ColumnParts : Block<kConfig, kProblem> {
         ptx::st_relaxed_gpu_v4_if(is_sent(p), from + p * pitch + 128 * i, {0, 0, 0, 0});
   }
 
-  __device__ __forceinline__ int pitch() const { return 2 * words().place_words; }
+  __device__ __forceinline__ static int pitch(const Block& block) { return 2 * block.words().place_words; }
   /// This lane's words of the first block's part.
-  __device__ __forceinline__ unsigned* first_of(const Finish& finish) const {
-    return finish.others - words().place_words;
+  __device__ __forceinline__ static unsigned* first_of(const Block& block, const Finish& finish) {
+    return finish.others - block.words().place_words;
   }
 
   /// Puts the first block's part into `result`, if this is another.
-  __device__ __forceinline__ void take_first(Result& result, int n, const Finish& finish) const {
+  __device__ __forceinline__ static void take_first(const Block& block, Result& result, int n, const Finish& finish) {
     Batch<1> first;
-    wait_for<1, 1>(first, first_of(finish) + n * kRowWords, 0, 1, has_row(n, finish.rows));
-    const int from = lane % 4;
+    wait_for<1, 1>(block, first, first_of(block, finish) + n * kRowWords, 0, 1, has_row(block, n, finish.rows));
+    const int from = block.lane % 4;
     result.row_max[n][0] = __shfl_sync(kAll, __uint_as_float(first.state[0].x), from);
     result.sum[n][0] = __shfl_sync(kAll, __uint_as_float(first.state[0].y), from);
     result.row_max[n][1] = __shfl_sync(kAll, __uint_as_float(first.state[0].z), from);
@@ -238,8 +221,8 @@ struct ColumnParts : Block<kConfig, kProblem> {
   /// The result of a job's blocks, for one group of rows: those after the first by class and in order, the first's
   /// last, whoever merges: it is in `result`.
   template <int kCount, int kClasses>
-  __device__ __forceinline__ void receive(Result& result, int n, const Finish& finish) const {
-    const int row_lane = lane - 2 * class_of_lane<kClasses>();  // whose rows this lane helps with
+  __device__ __forceinline__ static void receive(const Block& block, Result& result, int n, const Finish& finish) {
+    const int row_lane = block.lane - 2 * class_of_lane<kClasses>(block);  // whose rows this lane helps with
     const bool wanted = 8 * n + 2 * (row_lane % 4) < finish.rows;
     float last[2] = {result.row_max[n][0], result.row_max[n][1]};
     if (kClasses > 1) {
@@ -253,9 +236,9 @@ struct ColumnParts : Block<kConfig, kProblem> {
 #pragma unroll 1
     for (int index = 0; index < others; index += kClasses * kCount) {
       Batch<kCount> batch;
-      wait_for<kCount, kClasses>(batch, finish.others + n * kRowWords + index * pitch(), pitch(), others - index,
-                                 wanted);
-      add<kCount, kClasses>(row_max, sum, out, batch, last);
+      wait_for<kCount, kClasses>(block, batch, finish.others + n * kRowWords + index * pitch(block), pitch(block),
+                                 others - index, wanted);
+      add<kCount, kClasses>(block, row_max, sum, out, batch, last);
     }
     if (kClasses > 1) {
 #pragma unroll
@@ -277,8 +260,9 @@ struct ColumnParts : Block<kConfig, kProblem> {
 
   /// Adds a batch, in order. Row maxima take part in the maximum from the start that come last in the sum (`last`).
   template <int kCount, int kClasses>
-  __device__ __forceinline__ void add(float (&row_max)[2], float (&sum)[2], float (&out)[kColumns][4],
-                                      const Batch<kCount>& batch, const float (&last)[2]) const {
+  __device__ __forceinline__ static void add(const Block& block, float (&row_max)[2], float (&sum)[2],
+                                             float (&out)[kColumns][4], const Batch<kCount>& batch,
+                                             const float (&last)[2]) {
     constexpr int kStates = (kCount + 7) / 8;
     constexpr int kNearest = kClasses == 1 ? 4 : 2;  // that lanes of the same rows are apart
     float weight[kStates][2];
@@ -312,7 +296,7 @@ struct ColumnParts : Block<kConfig, kProblem> {
     }
 #pragma unroll
     for (int p = 0; p < kCount; ++p) {
-      const int from = p % 8 * 4 + lane % 4;
+      const int from = p % 8 * 4 + block.lane % 4;
       const float w[2] = {__shfl_sync(kAll, weight[p / 8][0], from), __shfl_sync(kAll, weight[p / 8][1], from)};
 #pragma unroll
       for (int i = 0; i < kColumns; ++i) {
@@ -323,74 +307,6 @@ struct ColumnParts : Block<kConfig, kProblem> {
         out[i][3] = fmaf(w[1], __uint_as_float(x.w), out[i][3]);
       }
     }
-  }
-
-  /// Adds the sinks of rows that have seen all of their keys.
-  __device__ __forceinline__ void add_sinks(Result& result, const KnownJob& job) const {
-#pragma unroll
-    for (int n = 0; n < kRows; ++n)
-#pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        const int row = 8 * n + 2 * (lane % 4) + r;
-        const PackedRow at = packed_row(job.first + (row < job.rows ? row : 0), params.group_size);
-        const float factor = attention::add_sink(params, job.kv_head * params.group_size + at.head,
-                                                 result.row_max[n][r], result.sum[n][r]);
-#pragma unroll
-        for (int i = 0; i < kColumns; ++i) {
-          result.out[n][i][r] *= factor;
-          result.out[n][i][2 + r] *= factor;
-        }
-      }
-  }
-
-  /// Writes the output. A sum of zero is that of no keys; NaN stays NaN. Of each 8 x 8 elements, lanes exchange what
-  /// makes pairs of columns of one row: lane T then has row T / 4, columns 2 (T % 4) and the next.
-  __device__ __forceinline__ void store(const Result& result, const Finish& finish) const {
-#pragma unroll
-    for (int n = 0; n < kRows; ++n) {
-      if (8 * n >= finish.rows) break;
-      float inverse[2];
-#pragma unroll
-      for (int r = 0; r < 2; ++r) inverse[r] = result.sum[n][r] == 0.0F ? 0.0F : ptx::rcp_approx_ftz(result.sum[n][r]);
-      const bool is_real = 8 * n + lane / 4 < finish.rows;
-#pragma unroll
-      for (int i = 0; i < kColumns; ++i) {
-        if constexpr (kQuantised) {
-          if (16 * (group * kColumns + i) < kHeadDim)
-            store_columns<kProblem.element>(finish.out[n] + 16 * i, result.out[n][i], inverse, is_real);
-        } else {
-#pragma unroll
-          for (int h = 0; h < 2; ++h) {
-            const unsigned pair = ptx::movmatrix_trans(ptx::cvt_rn_x2<kProblem.element>(
-                result.out[n][i][2 * h] * inverse[0], result.out[n][i][2 * h + 1] * inverse[1]));
-            const bool is_column = kHeadDim == kDim || 16 * (group * kColumns + i) + 8 * h < kHeadDim;
-            if (is_real && is_column) ptx::st_global(finish.out[n] + 16 * i + 8 * h, pair);
-          }
-        }
-      }
-    }
-  }
-
-  /// Log-sum-exps, of rows 2 (T % 4) and the next of each group. For the first four lanes.
-  __device__ __forceinline__ void store_lse(const Result& result, const KnownJob& job) const {
-#pragma unroll
-    for (int n = 0; n < kRows; ++n)
-#pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        const int row = 8 * n + 2 * lane + r;
-        if (row >= job.rows) continue;
-        const PackedRow at = packed_row(job.first + row, params.group_size);
-        if constexpr (has_features(kProblem.features)) {
-          const auto& p = params_of(job);
-          p.lse[attention::lse_offset(p, job.batch, job.kv_head * p.group_size + at.head, at.query)] =
-              attention::log_sum_exp(result.sum[n][r] != 0.0F, result.row_max[n][r], result.sum[n][r]);
-        } else {
-          const long long head =
-              static_cast<long long>(job.batch) * params.heads + job.kv_head * params.group_size + at.head;
-          params.lse[head * params.len_q + at.query] =
-              attention::log_sum_exp(result.sum[n][r] != 0.0F, result.row_max[n][r], result.sum[n][r]);
-        }
-      }
   }
 };
 

@@ -18,52 +18,71 @@
 #include "kernels/attention/softmax.cuh"
 #include "kernels/ptx/mma.cuh"
 #include "kernels/ptx/shared.cuh"
+#include "kernels/sm90/decode/column_parts.cuh"
+#include "kernels/sm90/decode/column_scores.cuh"
 #include "kernels/sm90/decode/entry_producer.cuh"
 #include "kernels/sm90/decode/quantised_columns.cuh"
 
 namespace heed::sm90_decode {
 
 template <const Config& kConfig, const Problem& kProblem>
-struct ByColumns : QuantisedColumns<kConfig, kProblem> {
-  using Base = QuantisedColumns<kConfig, kProblem>;
-  using Base::barriers_are_set, Base::block, Base::block_address, Base::counted, Base::empty, Base::end_segment,
-      Base::ending, Base::finish_of, Base::first_job, Base::first_tile, Base::full, Base::group, Base::is_last,
-      Base::is_own_job, Base::job_of, Base::job_tiles, Base::lane, Base::merger, Base::params, Base::prefetch_maps,
-      Base::prefetch_queries, Base::produce, Base::query_row, Base::role, Base::segment_of, Base::shared,
-      Base::shared_base, Base::stage_address, Base::tile_count, Base::values_full, Base::wait_for_launch_before,
-      Base::kAll, Base::kBlockM, Base::kBlockN, Base::kColumns, Base::kDim, Base::kGroups, Base::kHeadDim, Base::kPlan,
-      Base::kRows, Base::kStages, Base::kThreads, Base::wait_for_barriers, Base::kBegins, Base::kChanges,
-      Base::kEntries, Base::kOperand, Base::kQuantised, Base::are_same, Base::ends_block, Base::first_key_of,
-      Base::next_job, Base::params_of, Base::start_of, Base::tiles_of, Base::kKeys, Base::multiply_keys,
-      Base::change_scores, Base::hide_keys, Base::hide_first_keys, Base::kSteps, Base::begin_factors,
-      Base::advance_factors, Base::scale_scores, Base::load_queries_of_quantised, Base::load_quantised_values;
-  using typename Base::Role, typename Base::Segment, typename Base::Result, typename Base::Finish,
-      typename Base::Changes, typename Base::JobIndex, typename Base::KnownJob, typename Base::Scores,
-      typename Base::Factors;
+struct ByColumns {
+  using Block = sm90_decode::Block<kConfig, kProblem>;
+  using Gemm = ColumnScores<kConfig, kProblem>;
+  using Quantised = QuantisedColumns<kConfig, kProblem>;
+  using Parts = ColumnParts<kConfig, kProblem>;
+  using Changes = typename Block::Changes;
+  using JobIndex = typename Block::JobIndex;
+  using KnownJob = typename Block::KnownJob;
+  using Segment = typename Block::Segment;
+  using Scores = typename Gemm::Scores;
+  using Factors = typename Quantised::Factors;
+  using Finish = typename Parts::Finish;
+  using Result = typename Parts::Result;
 
+  static constexpr int kBlockM = Block::kBlockM;
+  static constexpr int kBlockN = Block::kBlockN;
+  static constexpr int kDim = Block::kDim;
+  static constexpr int kGroups = Block::kGroups;
+  static constexpr int kHeadDim = Block::kHeadDim;
+  static constexpr int kStages = Block::kStages;
+  static constexpr int kThreads = Block::kThreads;
+  static constexpr SharedPlan kPlan = Block::kPlan;
+  static constexpr bool kBegins = Block::kBegins;
+  static constexpr bool kChanges = Block::kChanges;
+  static constexpr bool kQuantised = Block::kQuantised;
+  static constexpr Element kOperand = Block::kOperand;
+  static constexpr int kRows = Parts::kRows;
+  static constexpr int kColumns = Parts::kColumns;
+  static constexpr unsigned kAll = Parts::kAll;
+  static constexpr int kKeys = Gemm::kKeys;
+  static constexpr int kSteps = Quantised::kSteps;
   static constexpr int kCountedAhead = 2;  // tiles: the reply of a counter takes about as long as one
   static constexpr float kMargin = kConfig.rescale == attention::Rescale::conditional ? attention::kFar : 0.0F;
   static constexpr unsigned kOnes = kOperand == Element::bf16 ? 0x3f803f80U : 0x3c003c00U;
 
-  __device__ __forceinline__ ByColumns(const Params<kProblem>& p, const TensorMaps& m, char* dynamic_shared)
-      : Base(p, m, dynamic_shared) {}
+  // ---- state
+  Block block;
+
+  __device__ __forceinline__ ByColumns(const Params<kProblem>& p, const TensorMaps& m, char* shared)
+      : block(p, m, shared) {}
 
   __device__ __forceinline__ void run() const {
-    if constexpr (kEntries)
-      if (tile_count == 0) return;
-    if (role == Role::copies)
-      if constexpr (kEntries)
-        EntryProducer<kConfig, kProblem>(*this).run();
+    if constexpr (Block::kEntries)
+      if (block.tile_count == 0) return;
+    if (block.role == Block::Role::copies)
+      if constexpr (Block::kEntries)
+        EntryProducer<kConfig, kProblem>(block).run();
       else
-        produce();
-    else if (role == Role::merges)
+        block.produce();
+    else if (block.role == Block::Role::merges)
       help();
     else
       consume();
   }
 
   __device__ __forceinline__ int find_last_job() const {
-    return is_own_job ? first_job : divide(first_tile + tile_count - 1, job_tiles);
+    return block.is_own_job ? block.first_job : divide(block.first_tile + block.tile_count - 1, block.job_tiles);
   }
 
   // ------------------------------------------------------------------------------------------------------ counting
@@ -72,55 +91,56 @@ struct ByColumns : QuantisedColumns<kConfig, kProblem> {
   __device__ __forceinline__ void count_in_at_first() const {
     // At once: blocks of the next launch take room that is free, and wait before they touch memory.
     if constexpr (kConfig.pdl) ptx::griddepcontrol_launch_dependents();
-    wait_for_launch_before();
-    const Segment segment = segment_of(first_job);
-    if (segment.blocks > 1 && segment.first_block != block) count_in_at(segment, 0);
+    Block::wait_for_launch_before();
+    const Segment segment = block.segment_of(block.first_job);
+    if (segment.blocks > 1 && segment.first_block != block.index) count_in_at(segment, 0);
     const int last_job = find_last_job();
-    for (int job = first_job + 1; job <= last_job; ++job) prefetch_queries(job_of(job));
+    for (int job = block.first_job + 1; job <= last_job; ++job) block.prefetch_queries(block.job_of(job));
   }
 
   /// And at that of its last segment, if that ends in a later block, shortly before this block's part does.
   __device__ __forceinline__ void count_in_at_last() const {
-    const Segment segment = segment_of(find_last_job());
-    if (segment.blocks == 1 || segment.first_block != block) return;
-    ptx::mbarrier_wait(ending(), 0);
+    const Segment segment = block.segment_of(find_last_job());
+    if (segment.blocks == 1 || segment.first_block != block.index) return;
+    ptx::mbarrier_wait(block.ending(), 0);
     count_in_at(segment, 1);
   }
 
   /// Both where jobs differ.
   __device__ __forceinline__ void count_in_at_both() const {
     if constexpr (kConfig.pdl) ptx::griddepcontrol_launch_dependents();
-    const Segment first = segment_of(first_job);
-    if (first.blocks > 1 && first.first_block != block) count_in_at(first, 0);
-    JobIndex job = first_job;
-    while (!ends_block(job)) {
-      job = next_job(job);
-      prefetch_queries(job_of(job));
+    const Segment first = block.segment_of(block.first_job);
+    if (first.blocks > 1 && first.first_block != block.index) count_in_at(first, 0);
+    JobIndex job = block.first_job;
+    while (!block.ends_block(job)) {
+      job = block.next_job(job);
+      block.prefetch_queries(block.job_of(job));
     }
-    const Segment last = segment_of(job);
-    if (last.blocks == 1 || last.first_block != block) return;
-    ptx::mbarrier_wait(ending(), 0);
+    const Segment last = block.segment_of(job);
+    if (last.blocks == 1 || last.first_block != block.index) return;
+    ptx::mbarrier_wait(block.ending(), 0);
     count_in_at(last, 1);
   }
 
   __device__ __forceinline__ void count_in_at(const Segment& segment, int slot) const {
-    if (lane != 0) return;
+    if (block.lane != 0) return;
     const unsigned last = static_cast<unsigned>(segment.blocks) - 1;
-    is_last(slot) = ptx::atom_inc_relaxed_gpu(params.semaphores + segment.first_block, last) == last ? 1 : 0;
-    ptx::mbarrier_arrive(counted(slot));
+    Parts::is_last(block, slot) =
+        ptx::atom_inc_relaxed_gpu(block.params.semaphores + segment.first_block, last) == last ? 1 : 0;
+    ptx::mbarrier_arrive(Parts::counted(block, slot));
   }
 
   // ------------------------------------------------------------------------------------------------------ segments
 
   /// What one warp does: sets barriers up, and counts the block in.
   __device__ __forceinline__ void help() const {
-    if (merger() == 0) {
-      prefetch_maps();
-      ptx::mbarrier_init(ending(), 1);
-      for (int slot = 0; slot < 2; ++slot) ptx::mbarrier_init(counted(slot), 1);
+    if (Block::merger() == 0) {
+      block.prefetch_maps();
+      ptx::mbarrier_init(block.ending(), 1);
+      for (int slot = 0; slot < 2; ++slot) ptx::mbarrier_init(Parts::counted(block, slot), 1);
     }
-    barriers_are_set();
-    if constexpr (kEntries) {
+    Block::barriers_are_set();
+    if constexpr (Block::kEntries) {
       count_in_at_both();
     } else {
       count_in_at_first();
@@ -130,26 +150,27 @@ struct ByColumns : QuantisedColumns<kConfig, kProblem> {
 
   /// Takes segment after segment.
   __device__ __forceinline__ void consume() const {
-    wait_for_launch_before();
+    Block::wait_for_launch_before();
     Cursor cursor{};
     int last_job = 0;
-    if constexpr (!kEntries) last_job = find_last_job();
+    if constexpr (!Block::kEntries) last_job = find_last_job();
     const auto is_final = [&](const JobIndex& index) {
-      if constexpr (kEntries)
-        return ends_block(index);
+      if constexpr (Block::kEntries)
+        return block.ends_block(index);
       else
         return index == last_job;
     };
 #pragma unroll 1
-    for (JobIndex job_index = first_job;; job_index = next_job(job_index)) {
-      const KnownJob job = job_of(job_index);
-      const Finish finish = finish_of(job, segment_of(job_index));
+    for (JobIndex job_index = block.first_job;; job_index = block.next_job(job_index)) {
+      const KnownJob job = block.job_of(job_index);
+      const Finish finish = Parts::finish_of(block, job, block.segment_of(job_index));
       Result result;
-      reset(result);
-      const int job_first = start_of(job_index) - first_tile;  // may be before the block's first tile
-      take_tiles(result, job, are_same(job_index, first_job), job_first,
-                 least(tile_count, job_first + tiles_of(job_index)), is_final(job_index) ? tile_count : -1, cursor);
-      end_segment(result, finish, job);
+      Parts::Out::reset(result);
+      const int job_first = block.start_of(job_index) - block.first_tile;  // may be before the block's first tile
+      take_tiles(result, job, block.are_same(job_index, block.first_job), job_first,
+                 least(block.tile_count, job_first + block.tiles_of(job_index)),
+                 is_final(job_index) ? block.tile_count : -1, cursor);
+      Parts::end_segment(block, result, finish, job);
       if (is_final(job_index)) break;
     }
   }
@@ -171,17 +192,17 @@ struct ByColumns : QuantisedColumns<kConfig, kProblem> {
     unsigned query[kDim / 16][kRows][2];
     [[maybe_unused]] Factors factors;
     if constexpr (kQuantised)
-      load_queries_of_quantised(query, factors.of_rows, job);
+      Quantised::load_queries_of_quantised(block, query, factors.of_rows, job);
     else
-      load_queries(query, job);
-    if (is_first) wait_for_barriers();  // not before the first segment's queries are asked for
-    int row_end[kRows][2];              // keys that this lane's rows see; those beyond the real ones see what they like
+      Gemm::load_queries(block, query, job);
+    if (is_first) Block::wait_for_barriers();  // not before the first segment's queries are asked for
+    int row_end[kRows][2];  // keys that this lane's rows see; those beyond the real ones see what they like
 #pragma unroll
     for (int n = 0; n < kRows; ++n)
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
-        const int row = job.first + 8 * n + 2 * (lane % 4) + r;
-        const auto& p = params_of(job);
+        const int row = job.first + 8 * n + 2 * (block.lane % 4) + r;
+        const auto& p = block.params_of(job);
         row_end[n][r] = visible_keys(kProblem.mask, has_right_bound(kProblem.mask) ? divide(row, p.group_size) : 0,
                                      p.right_offset, p.len_k);
       }
@@ -191,25 +212,27 @@ struct ByColumns : QuantisedColumns<kConfig, kProblem> {
       for (int n = 0; n < kRows; ++n)
 #pragma unroll
         for (int r = 0; r < 2; ++r)
-          changes[n][r] = Changes(params_of(job), job.batch, job.kv_head, job.first + 8 * n + 2 * (lane % 4) + r);
+          changes[n][r] =
+              Changes(block.params_of(job), job.batch, job.kv_head, job.first + 8 * n + 2 * (block.lane % 4) + r);
     // Once a block, in its last segment: at that one's first tile where it is short.
     const int ending_tile = block_end - kCountedAhead > at.tile ? block_end - kCountedAhead : at.tile;
-    if constexpr (kQuantised) begin_factors(factors, job, (at.tile - job_first) * kBlockN);
+    if constexpr (kQuantised) Quantised::begin_factors(block, factors, job, (at.tile - job_first) * kBlockN);
 #pragma unroll 1
     for (; at.tile < end; ++at.tile) {
       int first_key = (at.tile - job_first) * kBlockN;
-      if constexpr (kEntries) first_key += job.first_key;
-      if constexpr (kQuantised) advance_factors(factors, job, first_key);
-      ptx::mbarrier_wait(full(at.stage), at.parity);
-      if (block_end == end && at.tile == ending_tile && group == 0 && lane == 0) ptx::mbarrier_arrive(ending());
+      if constexpr (Block::kEntries) first_key += job.first_key;
+      if constexpr (kQuantised) Quantised::advance_factors(block, factors, job, first_key);
+      ptx::mbarrier_wait(block.full(at.stage), at.parity);
+      if (block_end == end && at.tile == ending_tile && block.group == 0 && block.lane == 0)
+        ptx::mbarrier_arrive(block.ending());
       if (first_key < job.keys_end) {
         take_tile(result, query, at, first_key, first_key + kBlockN > job.keys_plain, row_end, changes, factors, job);
         at.which ^= 1;
       } else {
-        ptx::mbarrier_wait(values_full(at.stage), at.parity);  // before the stage is given back
+        ptx::mbarrier_wait(block.values_full(at.stage), at.parity);  // before the stage is given back
       }
       __syncwarp();  // the warp has read the stage
-      if (lane == 0) ptx::mbarrier_arrive(empty(at.stage));
+      if (block.lane == 0) ptx::mbarrier_arrive(block.empty(at.stage));
       if (++at.stage == kStages) {
         at.stage = 0;
         at.parity ^= 1;
@@ -217,50 +240,20 @@ struct ByColumns : QuantisedColumns<kConfig, kProblem> {
     }
   }
 
-  __device__ __forceinline__ static void reset(Result& result) {
-#pragma unroll
-    for (int n = 0; n < kRows; ++n) {
-#pragma unroll
-      for (int i = 0; i < kColumns; ++i)
-#pragma unroll
-        for (int e = 0; e < 4; ++e) result.out[n][i][e] = 0.0F;
-#pragma unroll
-      for (int e = 0; e < 4; ++e) result.sum[n][e] = 0.0F;
-#pragma unroll
-      for (int r = 0; r < 2; ++r) result.row_max[n][r] = -attention::kInfinity;
-    }
-  }
-
-  /// The B operand Q^T, straight from global memory; rows beyond the real ones, and columns beyond the head dim, are
-  /// zeros.
-  __device__ __forceinline__ void load_queries(unsigned (&query)[kDim / 16][kRows][2], const KnownJob& job) const {
-#pragma unroll
-    for (int n = 0; n < kRows; ++n) {
-      const int row = 8 * n + lane / 4;
-      const bool inside = row < job.rows;
-      const unsigned short* from = query_row(job, inside ? row : 0) + 2 * (lane % 4);
-#pragma unroll
-      for (int k = 0; k < kDim / 16; ++k)
-#pragma unroll
-        for (int c = 0; c < 2; ++c)
-          query[k][n][c] =
-              inside && 16 * k + 8 * c < kHeadDim ? *reinterpret_cast<const unsigned*>(from + 16 * k + 8 * c) : 0U;
-    }
-  }
-
   __device__ __forceinline__ void take_tile(Result& result, const unsigned (&query)[kDim / 16][kRows][2],
                                             const Cursor& at, int first_key, bool masked,
                                             const int (&row_end)[kRows][2], const Changes (&changes)[kRows][2],
                                             [[maybe_unused]] const Factors& factors, const KnownJob& job) const {
-    const float scale_log2 = kChanges ? 1.0F : params.scale * attention::kLog2e;
-    const unsigned keys = stage_address(at.stage);
+    const float scale_log2 = kChanges ? 1.0F : block.params.scale * attention::kLog2e;
+    const unsigned keys = block.stage_address(at.stage);
     Scores scores;
-    multiply_keys(scores, query, keys);
-    if constexpr (kQuantised) scale_scores(scores, factors.of_rows, factors.of_keys);
-    if constexpr (kChanges) change_scores(scores, changes, row_end, first_key, job);
-    if (masked) hide_keys(scores, first_key, row_end);
+    Gemm::multiply_keys(block, scores, query, keys);
+    if constexpr (kQuantised) Quantised::scale_scores(scores, factors.of_rows, factors.of_keys);
+    if constexpr (kChanges) Gemm::change_scores(block, scores, changes, row_end, first_key, job);
+    if (masked) Gemm::hide_keys(block, scores, first_key, row_end);
     if constexpr (kBegins)
-      if (first_key < keys_hidden(kProblem.mask, params_of(job), job)) hide_first_keys(scores, first_key, job);
+      if (first_key < keys_hidden(kProblem.mask, block.params_of(job), job))
+        Gemm::hide_first_keys(block, scores, first_key, job);
     bool far = kConfig.rescale == attention::Rescale::always;
     float maxima[kRows][2];
 #pragma unroll
@@ -273,22 +266,22 @@ struct ByColumns : QuantisedColumns<kConfig, kProblem> {
         maxima[n][r] = most * scale_log2;
         far = far || maxima[n][r] > result.row_max[n][r] + kMargin;
       }
-    const unsigned weights = shared_base + kPlan.weights + at.which * kBlockM * kBlockN * 2;
+    const unsigned weights = block.shared_base + kPlan.weights + at.which * kBlockM * kBlockN * 2;
     put_weights(weights, scores, result, scale_log2);
-    ptx::mbarrier_wait(values_full(at.stage), at.parity);
+    ptx::mbarrier_wait(block.values_full(at.stage), at.parity);
     unsigned values[kSteps][kColumns][4];
     if constexpr (kQuantised) {
-      load_quantised_values(values, keys + kPlan.tile_bytes);
+      Quantised::load_quantised_values(block, values, keys + kPlan.tile_bytes);
     } else {
 #pragma unroll
       for (int k = 0; k < kSteps; ++k)
 #pragma unroll
         for (int i = 0; i < kColumns; ++i)
           ptx::ldmatrix_x4_trans(values[k][i],
-                                 block_address(keys + kPlan.tile_bytes, 16 * k, 2 * (group * kColumns + i),
-                                               tile::ldmatrix_k_address(lane)));
+                                 Block::block_address(keys + kPlan.tile_bytes, 16 * k, 2 * (block.group * kColumns + i),
+                                                      tile::ldmatrix_k_address(block.lane)));
     }
-    if constexpr (kEntries)
+    if constexpr (Block::kEntries)
       if (first_key + kBlockN > job.keys_end || first_key < job.keys_begin) clear_values(values, first_key, job);
     if (ptx::barrier_red_or(attention::barrier_id<kConfig, NamedBarrier::weights>(), kThreads, far)) {
       settle_on_row_maxima(result, maxima);
@@ -305,7 +298,8 @@ struct ByColumns : QuantisedColumns<kConfig, kProblem> {
     for (int k = 0; k < kSteps; ++k)
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        const unsigned mask = mask_of_values(first_key + 16 * k + 8 * h + 2 * (lane % 4), job.keys_begin, job.keys_end);
+        const unsigned mask =
+            mask_of_values(first_key + 16 * k + 8 * h + 2 * (block.lane % 4), job.keys_begin, job.keys_end);
 #pragma unroll
         for (int i = 0; i < kColumns; ++i) {
           values[k][i][2 * h] &= mask;
@@ -329,15 +323,16 @@ struct ByColumns : QuantisedColumns<kConfig, kProblem> {
 #pragma unroll
           for (int r = 0; r < 2; ++r)
             p[r] = attention::exp2<kConfig.exp2>(fmaf(scores[j][n][2 * h + r], scale_log2, negative[r]), 2 * h + r);
-          const int key = 16 * (group * kKeys + j) + lane / 4 + 8 * h;
-          ptx::st_shared(weights + (n * kBlockN + key) * 16 + 4 * (lane % 4), ptx::cvt_rn_x2<kOperand>(p[0], p[1]));
+          const int key = 16 * (block.group * kKeys + j) + block.lane / 4 + 8 * h;
+          ptx::st_shared(weights + (n * kBlockN + key) * 16 + 4 * (block.lane % 4),
+                         ptx::cvt_rn_x2<kOperand>(p[0], p[1]));
         }
     }
   }
 
   /// Takes the largest scores of all warps' keys for row maxima, where they are larger, and rescales what was summed.
   __device__ __forceinline__ void settle_on_row_maxima(Result& result, float (&maxima)[kRows][2]) const {
-    auto* const all = reinterpret_cast<float*>(shared + kPlan.row_maxima);
+    auto* const all = reinterpret_cast<float*>(block.shared + kPlan.row_maxima);
 #pragma unroll
     for (int n = 0; n < kRows; ++n) {
 #pragma unroll
@@ -345,8 +340,9 @@ struct ByColumns : QuantisedColumns<kConfig, kProblem> {
 #pragma unroll
         for (int mask = 4; mask < 32; mask *= 2)
           maxima[n][r] = fmaxf(maxima[n][r], __shfl_xor_sync(kAll, maxima[n][r], mask));
-      if (lane < 4)
-        *reinterpret_cast<float2*>(all + group * kBlockM + 8 * n + 2 * lane) = make_float2(maxima[n][0], maxima[n][1]);
+      if (block.lane < 4)
+        *reinterpret_cast<float2*>(all + block.group * kBlockM + 8 * n + 2 * block.lane) =
+            make_float2(maxima[n][0], maxima[n][1]);
     }
     ptx::bar_sync(attention::barrier_id<kConfig, NamedBarrier::weights>(), kThreads);
 #pragma unroll
@@ -354,7 +350,7 @@ struct ByColumns : QuantisedColumns<kConfig, kProblem> {
       float next[2] = {result.row_max[n][0], result.row_max[n][1]};
 #pragma unroll
       for (int w = 0; w < kGroups; ++w) {
-        const float2 of_warp = *reinterpret_cast<const float2*>(all + w * kBlockM + 8 * n + 2 * (lane % 4));
+        const float2 of_warp = *reinterpret_cast<const float2*>(all + w * kBlockM + 8 * n + 2 * (block.lane % 4));
         next[0] = fmaxf(next[0], of_warp.x);
         next[1] = fmaxf(next[1], of_warp.y);
       }
@@ -380,7 +376,7 @@ struct ByColumns : QuantisedColumns<kConfig, kProblem> {
 #pragma unroll
       for (int k = 0; k < kSteps; k += 2) {
         unsigned b[4];
-        ptx::ldmatrix_x4_trans(b, weights + (n * kBlockN + 16 * k + lane) * 16);
+        ptx::ldmatrix_x4_trans(b, weights + (n * kBlockN + 16 * k + block.lane) * 16);
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
 #pragma unroll

@@ -10,39 +10,50 @@
 namespace heed::sm90_decode {
 
 template <const Config& kConfig, const Problem& kProblem>
-struct ByTiles : TileParts<kConfig, kProblem> {
-  using Base = TileParts<kConfig, kProblem>;
-  using Base::barriers_are_set, Base::block_address, Base::copy, Base::empty, Base::ending, Base::first_job,
-      Base::first_key_of, Base::first_tile, Base::full, Base::group, Base::job_of, Base::job_tiles, Base::lane,
-      Base::merge_segments, Base::merger, Base::params, Base::partials_are_put, Base::prefetch_first_keys,
-      Base::prefetch_maps, Base::produce, Base::put_partials, Base::query_row, Base::role, Base::source_of,
-      Base::stage_address, Base::tile_count, Base::wait_for_barriers, Base::wait_for_launch_before, Base::wait_for_room,
-      Base::warp, Base::kBegins, Base::kChanges, Base::kEntries, Base::next_job, Base::params_of, Base::start_of,
-      Base::tiles_of, Base::kBlockM, Base::kBlockN, Base::kCountedAhead, Base::kDim, Base::kGroups, Base::kHeadDim,
-      Base::kOperand, Base::kOutTiles, Base::kPlan, Base::kQuantised, Base::kStages;
-  using typename Base::Role, typename Base::Source, typename Base::Changes, typename Base::JobIndex,
-      typename Base::KnownJob;
+struct ByTiles {
+  using Block = sm90_decode::Block<kConfig, kProblem>;
+  using Parts = TileParts<kConfig, kProblem>;
+  using Changes = typename Block::Changes;
+  using JobIndex = typename Block::JobIndex;
+  using KnownJob = typename Block::KnownJob;
 
+  static constexpr int kBlockM = Block::kBlockM;
+  static constexpr int kBlockN = Block::kBlockN;
+  static constexpr int kDim = Block::kDim;
+  static constexpr int kGroups = Block::kGroups;
+  static constexpr int kHeadDim = Block::kHeadDim;
+  static constexpr int kStages = Block::kStages;
+  static constexpr SharedPlan kPlan = Block::kPlan;
+  static constexpr bool kBegins = Block::kBegins;
+  static constexpr bool kChanges = Block::kChanges;
+  static constexpr bool kEntries = Block::kEntries;
+  static constexpr bool kQuantised = Block::kQuantised;
+  static constexpr Element kOperand = Block::kOperand;
+  static constexpr int kCountedAhead = Parts::kCountedAhead;
+  static constexpr int kOutTiles = Parts::kOutTiles;
   static constexpr int kKeyTiles = kBlockN / 8;  // n-tiles of S
 
-  __device__ __forceinline__ ByTiles(const Params<kProblem>& p, const TensorMaps& m, char* dynamic_shared)
-      : Base(p, m, dynamic_shared) {}
+  // ---- state
+  Block block;
+
+  __device__ __forceinline__ ByTiles(const Params<kProblem>& p, const TensorMaps& m, char* shared)
+      : block(p, m, shared) {}
 
   __device__ __forceinline__ void run() const {
     if constexpr (kEntries)
-      if (tile_count == 0) return;
-    if (role == Role::merges) {
-      if (merger() == 0) {
-        prefetch_maps();
-        ptx::mbarrier_init(ending(), 1);
+      if (block.tile_count == 0) return;
+    if (block.role == Block::Role::merges) {
+      if (Block::merger() == 0) {
+        block.prefetch_maps();
+        ptx::mbarrier_init(block.ending(), 1);
       }
-      barriers_are_set();
-      merge_segments();
-    } else if (role == Role::copies) {
+      Block::barriers_are_set();
+      Parts::merge_segments(block);
+    } else if (block.role == Block::Role::copies) {
       if constexpr (kEntries)
-        EntryProducer<kConfig, kProblem>(*this).run();
+        EntryProducer<kConfig, kProblem>(block).run();
       else
-        produce();
+        block.produce();
     } else {
       consume();
     }
@@ -54,9 +65,9 @@ struct ByTiles : TileParts<kConfig, kProblem> {
   __device__ __forceinline__ void load_queries(unsigned (&query)[kDim / 16][4], const KnownJob& job) const {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      const int row = warp * kWarpRows + lane / 4 + 8 * h;
+      const int row = block.warp * kWarpRows + block.lane / 4 + 8 * h;
       const bool inside = row < job.rows;
-      const unsigned short* from = query_row(job, inside ? row : 0) + 2 * (lane % 4);
+      const unsigned short* from = block.query_row(job, inside ? row : 0) + 2 * (block.lane % 4);
 #pragma unroll
       for (int k = 0; k < kDim / 16; ++k)
 #pragma unroll
@@ -72,9 +83,9 @@ struct ByTiles : TileParts<kConfig, kProblem> {
                                                             const KnownJob& job) const {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      const int row = warp * kWarpRows + lane / 4 + 8 * h;
+      const int row = block.warp * kWarpRows + block.lane / 4 + 8 * h;
       const bool inside = row < job.rows;
-      const unsigned short* from = query_row(job, inside ? row : 0);
+      const unsigned short* from = block.query_row(job, inside ? row : 0);
       QueryScale scale;
 #pragma unroll
       for (int k = 0; k < kDim / 16; ++k)
@@ -82,7 +93,7 @@ struct ByTiles : TileParts<kConfig, kProblem> {
         for (int c = 0; c < 2; ++c) {
           unsigned& pair = query[k][2 * c + h];
           pair = inside && (h == 0 || kBlockM > 8) && 16 * k < kHeadDim
-                     ? *reinterpret_cast<const unsigned*>(from + 16 * k + query_column(lane, c))
+                     ? *reinterpret_cast<const unsigned*>(from + 16 * k + query_column(block.lane, c))
                      : 0U;
           scale.see(pair);
         }
@@ -100,44 +111,45 @@ struct ByTiles : TileParts<kConfig, kProblem> {
   }
 
   __device__ __forceinline__ void consume() const {
-    const float scale_log2 = kChanges ? 1.0F : params.scale * attention::kLog2e;
-    int t = group;  // counted from the block's first tile
-    int stage = group % kStages;
-    unsigned parity = group / kStages % 2;
+    const float scale_log2 = kChanges ? 1.0F : block.params.scale * attention::kLog2e;
+    int t = block.group;  // counted from the block's first tile
+    int stage = block.group % kStages;
+    unsigned parity = block.group / kStages % 2;
     if (!kConfig.producer_warp) {
-      if (lane == 0) {
-        for (int s = group; s < kStages; s += kGroups) ptx::mbarrier_init(full(s), 1);
+      if (block.lane == 0) {
+        for (int s = block.group; s < kStages; s += kGroups) ptx::mbarrier_init(block.full(s), 1);
         ptx::fence_mbarrier_init();
       }
       __syncwarp();
     }
-    wait_for_launch_before();
-    Source source{};
+    Block::wait_for_launch_before();
+    typename Block::Source source{};
     if constexpr (!kConfig.producer_warp) {
-      source = source_of(group);
-      if (kConfig.l2_prefetch_kib > 0 && group == 0 && lane == 0) prefetch_first_keys(source);
-      if (lane == 0) {
+      source = block.source_of(block.group);
+      if (kConfig.l2_prefetch_kib > 0 && block.group == 0 && block.lane == 0) block.prefetch_first_keys(source);
+      if (block.lane == 0) {
 #pragma unroll 1
-        for (int s = group; s < least(kStages, tile_count); s += kGroups) copy(source, s, kGroups);
+        for (int s = block.group; s < least(kStages, block.tile_count); s += kGroups) block.copy(source, s, kGroups);
       }
     }
-    for (JobIndex job_index = first_job;; job_index = next_job(job_index)) {
+    for (JobIndex job_index = block.first_job;; job_index = block.next_job(job_index)) {
       // ---- one segment: tiles t, t + kGroups, ... below `end`
-      const int job_first = start_of(job_index) - first_tile;  // may be before the block's first tile
-      const int end = least(tile_count, job_first + tiles_of(job_index));
-      const bool goes_on = job_first >= 0 && job_first + tiles_of(job_index) > tile_count;  // in the next block
-      const KnownJob job = job_of(job_index);
+      const int job_first = block.start_of(job_index) - block.first_tile;  // may be before the block's first tile
+      const int end = least(block.tile_count, job_first + block.tiles_of(job_index));
+      const bool goes_on =
+          job_first >= 0 && job_first + block.tiles_of(job_index) > block.tile_count;  // in the next block
+      const KnownJob job = block.job_of(job_index);
       unsigned query[kDim / 16][4];
       [[maybe_unused]] float row_factors[2];
       [[maybe_unused]] float key_factors[kQuantised ? kKeyTiles : 1][2];
       if constexpr (kQuantised) {
         load_queries_of_quantised(query, row_factors, job);
-        const KeyFactors<kProblem> factors(params_of(job), job.batch, job.kv_head);
+        const KeyFactors<kProblem> factors(block.params_of(job), job.batch, job.kv_head);
         if (!factors.differ) fill(key_factors, factors.of(0));
       } else {
         load_queries(query, job);
       }
-      if (job_first <= 0) wait_for_barriers();  // the first segment: not before its queries are asked for
+      if (job_first <= 0) Block::wait_for_barriers();  // the first segment: not before its queries are asked for
       float out[1][kOutTiles][4];
       attention::clear(out[0]);
       attention::RowState<1> state;
@@ -146,8 +158,8 @@ struct ByTiles : TileParts<kConfig, kProblem> {
       int row_end[2];
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        const int row = job.first + warp * kWarpRows + lane / 4 + 8 * h;
-        const auto& p = params_of(job);
+        const int row = job.first + block.warp * kWarpRows + block.lane / 4 + 8 * h;
+        const auto& p = block.params_of(job);
         row_end[h] = visible_keys(kProblem.mask, has_right_bound(kProblem.mask) ? divide(row, p.group_size) : 0,
                                   p.right_offset, p.len_k);
       }
@@ -156,63 +168,65 @@ struct ByTiles : TileParts<kConfig, kProblem> {
       if constexpr (kChanges)
 #pragma unroll
         for (int h = 0; h < 2; ++h)
-          changes[h] = Changes(params_of(job), job.batch, job.kv_head, job.first + warp * kWarpRows + lane / 4 + 8 * h);
+          changes[h] = Changes(block.params_of(job), job.batch, job.kv_head,
+                               job.first + block.warp * kWarpRows + block.lane / 4 + 8 * h);
 
 #pragma unroll 1
       for (; t < end; t += kGroups) {
         int first_key = (t - job_first) * kBlockN;
         if constexpr (kEntries) first_key += job.first_key;
         if constexpr (kQuantised) {
-          const KeyFactors<kProblem> factors(params_of(job), job.batch, job.kv_head);
+          const KeyFactors<kProblem> factors(block.params_of(job), job.batch, job.kv_head);
           if (factors.differ && first_key < job.keys_end) load_factors(key_factors, factors, first_key);
         }
-        ptx::mbarrier_wait(full(stage), parity);
+        ptx::mbarrier_wait(block.full(stage), parity);
         // At its first tile where it is short.
         const bool is_ending =
             goes_on && (t == end - kCountedAhead || (t > end - kCountedAhead && t == (job_first > 0 ? job_first : 0)));
-        if (is_ending && warp == 0 && lane == 0) ptx::mbarrier_arrive(ending());
+        if (is_ending && block.warp == 0 && block.lane == 0) ptx::mbarrier_arrive(block.ending());
         if (first_key < job.keys_end) {
           float scores[1][kKeyTiles][4];
-          multiply_keys(scores, query, stage_address(stage));
+          multiply_keys(scores, query, block.stage_address(stage));
           if constexpr (kQuantised) scale_scores(scores, row_factors, key_factors);
           if constexpr (kChanges)
 #pragma unroll
             for (int h = 0; h < 2; ++h)
               changes[h].template change<2 * kKeyTiles>(
-                  params_of(job), first_key + 2 * (lane % 4), row_end[h],
+                  block.params_of(job), first_key + 2 * (block.lane % 4), row_end[h],
                   [&](int i) -> float& { return scores[0][i / 2][2 * h + i % 2]; },
                   [](int i) { return i / 2 * 8 + i % 2; });
           if (first_key + kBlockN > job.keys_plain) hide_keys(scores, first_key, row_end);
           if constexpr (kBegins)
-            if (first_key < keys_hidden(kProblem.mask, params_of(job), job)) hide_first_keys(scores, first_key, job);
+            if (first_key < keys_hidden(kProblem.mask, block.params_of(job), job))
+              hide_first_keys(scores, first_key, job);
           attention::softmax_tile<kConfig.exp2, kConfig.rescale>(scores, out, state, scale_log2);
           if constexpr (kEntries) {
             // Values of keys that the job does not have may be NaN, which no weight of 0 does away with.
-            const unsigned values = stage_address(stage) + kPlan.tile_bytes;
+            const unsigned values = block.stage_address(stage) + kPlan.tile_bytes;
             if (first_key + kBlockN > job.keys_end || first_key < job.keys_begin)
               multiply_values(out, scores, values, [&](int key) {
-                return mask_of_values(first_key + key + 2 * (lane % 4), job.keys_begin, job.keys_end);
+                return mask_of_values(first_key + key + 2 * (block.lane % 4), job.keys_begin, job.keys_end);
               });
             else
               multiply_values(out, scores, values);
           } else {
-            multiply_values(out, scores, stage_address(stage) + kPlan.tile_bytes);
+            multiply_values(out, scores, block.stage_address(stage) + kPlan.tile_bytes);
           }
         }
         __syncwarp();  // the warp has read the stage
         if constexpr (kConfig.producer_warp) {
-          if (lane == 0) ptx::mbarrier_arrive(empty(stage));
+          if (block.lane == 0) ptx::mbarrier_arrive(block.empty(stage));
         } else {
           // All products of the tile are under way, so that what they take from the stage is read.
-          if (lane == 0 && t + kStages < tile_count) copy(source, stage, kGroups);
+          if (block.lane == 0 && t + kStages < block.tile_count) block.copy(source, stage, kGroups);
         }
         for (stage += kGroups; stage >= kStages; stage -= kStages) parity ^= 1;
       }
       state.reduce();
-      wait_for_room();
-      put_partials(out, state, job);
-      partials_are_put();
-      if (end == tile_count) break;
+      Parts::wait_for_room();
+      Parts::put_partials(block, out, state, job);
+      Parts::partials_are_put();
+      if (end == block.tile_count) break;
     }
   }
 
@@ -227,7 +241,7 @@ struct ByTiles : TileParts<kConfig, kProblem> {
 #pragma unroll
         for (int n = 0; n < kKeyTiles; n += 2) {
           unsigned b[4];
-          ptx::ldmatrix_x4(b, block_address(keys, 8 * n, 2 * k, tile::ldmatrix_k_address(lane)));
+          ptx::ldmatrix_x4(b, Block::block_address(keys, 8 * n, 2 * k, tile::ldmatrix_k_address(block.lane)));
           ptx::mma_m16n8k16<kOperand>(scores[0][n], query[k], b[0], b[1]);
           ptx::mma_m16n8k16<kOperand>(scores[0][n + 1], query[k], b[2], b[3]);
         }
@@ -241,7 +255,7 @@ struct ByTiles : TileParts<kConfig, kProblem> {
 #pragma unroll
       for (int n = 0; n < kKeyTiles; n += 2) {
         unsigned bytes[4];
-        ptx::ldmatrix_x4(bytes, block_address(keys, 8 * n, k, tile::ldmatrix_k_address(lane)));
+        ptx::ldmatrix_x4(bytes, Block::block_address(keys, 8 * n, k, tile::ldmatrix_k_address(block.lane)));
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
           unsigned b[2];
@@ -263,7 +277,7 @@ struct ByTiles : TileParts<kConfig, kProblem> {
 #pragma unroll
     for (int n = 0; n < kKeyTiles; ++n)
 #pragma unroll
-      for (int i = 0; i < 2; ++i) factors[n][i] = of.of(first_key + 8 * n + 2 * (lane % 4) + i);
+      for (int i = 0; i < 2; ++i) factors[n][i] = of.of(first_key + 8 * n + 2 * (block.lane % 4) + i);
   }
   __device__ __forceinline__ static void scale_scores(float (&scores)[1][kKeyTiles][4], const float (&row_factors)[2],
                                                       const TileFactors& key_factors) {
@@ -293,7 +307,7 @@ struct ByTiles : TileParts<kConfig, kProblem> {
 #pragma unroll
         for (int n = 0; n < kOutTiles; n += 2) {
           unsigned b[4];
-          ptx::ldmatrix_x4_trans(b, block_address(values, 16 * k, n, tile::ldmatrix_v_address(lane)));
+          ptx::ldmatrix_x4_trans(b, Block::block_address(values, 16 * k, n, tile::ldmatrix_v_address(block.lane)));
           if constexpr (kEntries) {
 #pragma unroll
             for (int i = 0; i < 4; ++i) b[i] &= mask_of(16 * k + 8 * (i % 2));
@@ -312,7 +326,7 @@ struct ByTiles : TileParts<kConfig, kProblem> {
 #pragma unroll
     for (int n = 0; n < kOutTiles; n += 4) {
       unsigned bytes[4];
-      ptx::ldmatrix_x4_trans(bytes, block_address(values, 16 * k, n / 2, tile::ldmatrix_v_address(lane)));
+      ptx::ldmatrix_x4_trans(bytes, Block::block_address(values, 16 * k, n / 2, tile::ldmatrix_v_address(block.lane)));
 #pragma unroll
       for (int c = 0; c < 2; ++c) {
         unsigned even[2];
@@ -338,7 +352,7 @@ struct ByTiles : TileParts<kConfig, kProblem> {
     for (int n = 0; n < kKeyTiles; ++n)
 #pragma unroll
       for (int h = 0; h < 2; ++h)
-        attention::hide_columns_from(scores[0][n], h, row_end[h], first_key + 8 * n + 2 * (lane % 4));
+        attention::hide_columns_from(scores[0][n], h, row_end[h], first_key + 8 * n + 2 * (block.lane % 4));
   }
 
   /// The same of keys in front of those that a row sees.
@@ -346,7 +360,8 @@ struct ByTiles : TileParts<kConfig, kProblem> {
                                                   const KnownJob& job) const {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      const int begin = first_key_of(job, job.first + warp * kWarpRows + lane / 4 + 8 * h) - first_key - 2 * (lane % 4);
+      const int begin = block.first_key_of(job, job.first + block.warp * kWarpRows + block.lane / 4 + 8 * h) -
+                        first_key - 2 * (block.lane % 4);
       attention::hide_columns_before(scores[0], h, begin);
     }
   }

@@ -11,7 +11,7 @@
 #pragma once
 
 #include "kernels/ptx/shared.cuh"
-#include "kernels/sm80/forward/products.cuh"
+#include "kernels/sm80/forward/gemms.cuh"
 
 namespace heed::sm80 {
 
@@ -28,31 +28,45 @@ struct Parts {
   }
 };
 
-template <const Config& kConfig, const Problem& kProblem>
-struct Products<kConfig, kProblem, Unit::mma_tf32> : Operands<kConfig, kProblem> {
-  using Base = Operands<kConfig, kProblem>;
-  using Base::kBlockN, Base::kDim, Base::kFragments, Base::kOutTiles, Base::kPlan, Base::kPitch, Base::kKeyTiles,
-      Base::kLayout, Base::kWidth, Base::shared_base, Base::lane, Base::warp, Base::stage_address, Base::lane_offset,
-      Base::block_address;
-  using typename Base::Scores, typename Base::Output;
+/// d += a b for kTiles n-tiles from n on, small products first. Consecutive ones have different accumulators: the
+/// latency of one is that of several.
+template <int kTiles, int kFragments, int kAll>
+__device__ __forceinline__ void multiply_parts(float (&d)[kFragments][kAll][4], int n, const Parts<4> (&a)[kFragments],
+                                               const Parts<2> (&b)[kTiles]) {
+#pragma unroll
+  for (int m = 0; m < kFragments; ++m)
+#pragma unroll
+    for (int j = 0; j < kTiles; ++j) ptx::mma_m16n8k8_tf32(d[m][n + j], a[m].small, b[j].big[0], b[j].big[1]);
+#pragma unroll
+  for (int m = 0; m < kFragments; ++m)
+#pragma unroll
+    for (int j = 0; j < kTiles; ++j) ptx::mma_m16n8k8_tf32(d[m][n + j], a[m].big, b[j].small[0], b[j].small[1]);
+#pragma unroll
+  for (int m = 0; m < kFragments; ++m)
+#pragma unroll
+    for (int j = 0; j < kTiles; ++j) ptx::mma_m16n8k8_tf32(d[m][n + j], a[m].big, b[j].big[0], b[j].big[1]);
+}
 
-  // ---- compile-time facts
-  static constexpr int kSteps = kDim / 8;         // of the head dim, in S
-  static constexpr int kValueBlocks = kDim / 32;  // that P V is taken by
+template <const Config& kConfig, const Problem& kProblem>
+struct QkGemm<kConfig, kProblem, Unit::mma_tf32> {
+  using Operands = sm80::Operands<kConfig, kProblem>;
+  using Block = typename Operands::Block;
+  using Scores = typename Operands::Scores;
+
+  static constexpr int kFragments = Operands::kFragments;
+  static constexpr int kKeyTiles = Operands::kKeyTiles;
+  static constexpr int kSteps = kProblem.head_dim / 8;  // of the head dim
   static constexpr int kTilesAtOnce = kKeyTiles % 4 == 0 ? 4 : 2;
 
-  static_assert(kDim % 32 == 0 && kBlockN % 16 == 0, "values are taken by 32 columns, keys by 16");
+  static_assert(kConfig.block_n % 16 == 0, "keys are taken by 16");
 
-  using Probabilities = Scores;
   using Query = unsigned[kConfig.q_in_registers ? kFragments : 1][kConfig.q_in_registers ? kSteps : 1][4];
 
-  using Base::Base;
-
   /// scores = Q K^T of one tile.
-  __device__ __forceinline__ void multiply_keys(Scores& scores, const Query& query, unsigned keys) const {
-    const unsigned k_lane = keys + lane_offset(tile::ldmatrix_k_address(lane));
-    const unsigned q_lane =
-        shared_base + kPlan.q + warp * kConfig.warp_rows * kPitch + lane_offset(tile::ldmatrix_a_address(lane));
+  __device__ __forceinline__ static void multiply(const Block& block, Scores& scores, const Query& query,
+                                                  unsigned keys) {
+    const unsigned k_lane = keys + Operands::lane_offset(tile::ldmatrix_k_address(block.lane));
+    const unsigned q_lane = Operands::query_address(block);
 #pragma unroll
     for (int m = 0; m < kFragments; ++m) attention::clear(scores[m]);
 #pragma unroll
@@ -65,7 +79,7 @@ struct Products<kConfig, kProblem, Unit::mma_tf32> : Operands<kConfig, kProblem>
 #pragma unroll
           for (int i = 0; i < 4; ++i) x[i] = query[m][k][i];
         } else {
-          ptx::ldmatrix_x4(x, block_address(q_lane, 16 * m, 2 * k));
+          ptx::ldmatrix_x4(x, Operands::block_address(q_lane, 16 * m, 2 * k));
         }
 #pragma unroll
         for (int i = 0; i < 4; ++i) a[m].set(i, x[i]);
@@ -76,14 +90,31 @@ struct Products<kConfig, kProblem, Unit::mma_tf32> : Operands<kConfig, kProblem>
 #pragma unroll
         for (int j = 0; j < kTilesAtOnce; j += 2) {
           unsigned x[4];
-          ptx::ldmatrix_x4(x, block_address(k_lane, 8 * (n + j), 2 * k));
+          ptx::ldmatrix_x4(x, Operands::block_address(k_lane, 8 * (n + j), 2 * k));
 #pragma unroll
           for (int i = 0; i < 4; ++i) b[j + i / 2].set(i % 2, x[i]);
         }
-        multiply<kTilesAtOnce>(scores, n, a, b);
+        multiply_parts<kTilesAtOnce>(scores, n, a, b);
       }
     }
   }
+};
+
+template <const Config& kConfig, const Problem& kProblem>
+struct PvGemm<kConfig, kProblem, Unit::mma_tf32> {
+  using Operands = sm80::Operands<kConfig, kProblem>;
+  using Block = typename Operands::Block;
+  using Scores = typename Operands::Scores;
+  using Output = typename Operands::Output;
+  using Probabilities = Scores;
+
+  static constexpr int kFragments = Operands::kFragments;
+  static constexpr int kKeyTiles = Operands::kKeyTiles;
+  static constexpr int kOutTiles = Operands::kOutTiles;
+  static constexpr auto kLayout = Operands::kLayout;
+  static constexpr int kBlocks = kProblem.head_dim / 32;  // that it is taken by
+
+  static_assert(kProblem.head_dim % 32 == 0, "values are taken by 32 columns");
 
   /// Probabilities as operands.
   __device__ __forceinline__ static void to_operand(Probabilities& p, const Scores& e) {
@@ -106,8 +137,8 @@ struct Products<kConfig, kProblem, Unit::mma_tf32> : Operands<kConfig, kProblem>
   ///     lane    0     1     2     3     4     5     6     7          keys 2 t, swizzled
   ///     row     0     2     4     6     0     2     4     6
   ///     chunk   0^0   0^2   0^4   0^6   1^0   1^2   1^4   1^6
-  __device__ __forceinline__ static void multiply_values_block(Output& out, const Probabilities& p, unsigned v_lane,
-                                                               int block) {
+  __device__ __forceinline__ static void multiply_block(Output& out, const Probabilities& p, unsigned v_lane,
+                                                        int block) {
     float sums[kFragments][4][4];
 #pragma unroll
     for (int m = 0; m < kFragments; ++m) attention::clear(sums[m]);
@@ -126,7 +157,7 @@ struct Products<kConfig, kProblem, Unit::mma_tf32> : Operands<kConfig, kProblem>
       for (int m = 0; m < kFragments; ++m)
 #pragma unroll
         for (int i = 0; i < 4; ++i) a[m].set(i, __float_as_uint(p[m][k][tile::probability_register_fp32(i)]));
-      multiply<4>(sums, 0, a, b);
+      multiply_parts<4>(sums, 0, a, b);
     }
 #pragma unroll
     for (int m = 0; m < kFragments; ++m)
@@ -135,15 +166,16 @@ struct Products<kConfig, kProblem, Unit::mma_tf32> : Operands<kConfig, kProblem>
 #pragma unroll
         for (int i = 0; i < 4; ++i) out[m][4 * block + j][i] += sums[m][j][i];
   }
-  __device__ __forceinline__ unsigned lane_of_values(int stage) const {
-    return stage_address(stage) + kPlan.stage_bytes / 2 +
-           tile::chunk_offset(kLayout, kWidth, tile::value_key_fp32(lane, 0), lane / 4);
+  /// What a lane gives multiply_block of the tile of V in a stage.
+  __device__ __forceinline__ static unsigned lane_address(const Block& block, int stage) {
+    return block.stage_address(stage) + Block::kPlan.stage_bytes / 2 +
+           tile::chunk_offset(kLayout, Operands::kWidth, tile::value_key_fp32(block.lane, 0), block.lane / 4);
   }
   /// out += P V of one tile.
-  __device__ __forceinline__ void multiply_values(Output& out, const Probabilities& p, int stage) const {
-    const unsigned v_lane = lane_of_values(stage);
+  __device__ __forceinline__ static void multiply(const Block& block, Output& out, const Probabilities& p, int stage) {
+    const unsigned v_lane = lane_address(block, stage);
 #pragma unroll
-    for (int block = 0; block < kValueBlocks; ++block) multiply_values_block(out, p, v_lane, block);
+    for (int part = 0; part < kBlocks; ++part) multiply_block(out, p, v_lane, part);
   }
 
   /// Four neighbouring columns of a row of a fragment: those of register i of tiles n to n + 3.
@@ -167,26 +199,7 @@ struct Products<kConfig, kProblem, Unit::mma_tf32> : Operands<kConfig, kProblem>
   /// whose chunks differ in the last bit of the swizzle.
   __device__ __forceinline__ static unsigned address_of_values(unsigned v_lane, int row, int key) {
     const unsigned own = kLayout == tile::SharedLayout::swizzled ? v_lane ^ static_cast<unsigned>(16 * key) : v_lane;
-    return own + (row + key) * kPitch;
-  }
-
-  /// d += a b for kTiles n-tiles from n on, small products first. Consecutive ones have different accumulators: the
-  /// latency of one is that of several.
-  template <int kTiles, int kAll>
-  __device__ __forceinline__ static void multiply(float (&d)[kFragments][kAll][4], int n,
-                                                  const Parts<4> (&a)[kFragments], const Parts<2> (&b)[kTiles]) {
-#pragma unroll
-    for (int m = 0; m < kFragments; ++m)
-#pragma unroll
-      for (int j = 0; j < kTiles; ++j) ptx::mma_m16n8k8_tf32(d[m][n + j], a[m].small, b[j].big[0], b[j].big[1]);
-#pragma unroll
-    for (int m = 0; m < kFragments; ++m)
-#pragma unroll
-      for (int j = 0; j < kTiles; ++j) ptx::mma_m16n8k8_tf32(d[m][n + j], a[m].big, b[j].small[0], b[j].small[1]);
-#pragma unroll
-    for (int m = 0; m < kFragments; ++m)
-#pragma unroll
-      for (int j = 0; j < kTiles; ++j) ptx::mma_m16n8k8_tf32(d[m][n + j], a[m].big, b[j].big[0], b[j].big[1]);
+    return own + (row + key) * Operands::kPitch;
   }
 };
 

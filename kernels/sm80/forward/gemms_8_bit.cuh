@@ -17,17 +17,15 @@
 #include "kernels/attention/scales.hpp"
 #include "kernels/ptx/maximum.cuh"
 #include "kernels/ptx/mma.cuh"
-#include "kernels/sm80/forward/products.cuh"
+#include "kernels/sm80/forward/gemms.cuh"
 
 namespace heed::sm80 {
 
 template <const Config& kConfig, const Problem& kProblem>
-struct Products<kConfig, kProblem, Unit::mma_8_bit_key> : Products<kConfig, kProblem, Unit::mma_16_bit> {
-  using Base = Products<kConfig, kProblem, Unit::mma_16_bit>;
-  using Base::kBlockN, Base::kDim, Base::kFragments, Base::kKeyTiles, Base::kOutTiles, Base::kPlan, Base::kPitch;
-  using Base::lane_offset, Base::block_address;
-  using Base::shared_base, Base::lane, Base::warp, Base::params, Base::batch, Base::head;
-  using typename Base::Scores, typename Base::Output;
+struct QkGemm<kConfig, kProblem, Unit::mma_8_bit_key> {
+  using Operands = sm80::Operands<kConfig, kProblem>;
+  using Block = typename Operands::Block;
+  using Scores = typename Operands::Scores;
 
   static_assert(kProblem.inputs.q == kProblem.inputs.k && bytes_of(kProblem.inputs.q) == 1 &&
                     kProblem.inputs.q != Element::e5m2,
@@ -36,7 +34,10 @@ struct Products<kConfig, kProblem, Unit::mma_8_bit_key> : Products<kConfig, kPro
                 "V has the elements of O or is e4m3");
 
   // ---- compile-time facts
-  static constexpr int kSteps = kDim / 32;  // of the head dim, in S
+  static constexpr int kBlockN = kConfig.block_n;
+  static constexpr int kFragments = Operands::kFragments;
+  static constexpr int kKeyTiles = Operands::kKeyTiles;
+  static constexpr int kSteps = kProblem.head_dim / 32;  // of the head dim
   static constexpr bool kIsInt8 = kProblem.inputs.q == Element::int8;
   // Sums of int8 begin at the bits of 1.5 * 2^23, to which integers of up to 2^22 are added as to a number of fp32
   // whose last digit is 1: sums are fp32 as they come, this much too large, and need no conversion, an instruction
@@ -51,23 +52,22 @@ struct Products<kConfig, kProblem, Unit::mma_8_bit_key> : Products<kConfig, kPro
   float query_factors[kFragments][2];  // of the lane's rows lane / 4 + 8 h of each fragment
   unsigned inverse_rows;               // 2^32 / rows that share a factor of K, rounded up
 
-  using Base::Base;
-
   /// Reads the factors of a warp's rows; those past the last row are 0.
-  __device__ __forceinline__ void load_query_factors(int warp_row) {
-    inverse_rows = 0xffffffffU / static_cast<unsigned>(params.k_scales.rows) + 1;
-    const TensorScales& s = params.q_scales;
+  __device__ __forceinline__ void load_query_factors(const Block& block, int warp_row) {
+    inverse_rows = 0xffffffffU / static_cast<unsigned>(block.params.k_scales.rows) + 1;
+    const TensorScales& s = block.params.q_scales;
 #pragma unroll
     for (int m = 0; m < kFragments; ++m)
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        const int row = warp_row + 16 * m + lane / 4 + 8 * h;
-        query_factors[m][h] = row < params.len_q ? s.at[scale_index(s, batch, head, row)] : 0.0F;
+        const int row = warp_row + 16 * m + block.lane / 4 + 8 * h;
+        query_factors[m][h] = row < block.params.len_q ? s.at[scale_index(s, block.batch, block.head, row)] : 0.0F;
       }
   }
 
   /// scores = Q K^T of one tile, of the elements alone, and kTooLarge.
-  __device__ __forceinline__ void multiply_keys(Scores& scores, const Query& query, unsigned keys) const {
+  __device__ __forceinline__ static void multiply(const Block& block, Scores& scores, const Query& query,
+                                                  unsigned keys) {
     if constexpr (kIsInt8) {
       int sums[kFragments][kKeyTiles][4];
 #pragma unroll
@@ -76,8 +76,8 @@ struct Products<kConfig, kProblem, Unit::mma_8_bit_key> : Products<kConfig, kPro
         for (int n = 0; n < kKeyTiles; ++n)
 #pragma unroll
           for (int i = 0; i < 4; ++i) sums[m][n][i] = kFirstSum;
-      this->template add_products<kSteps>(
-          sums, query, keys,
+      Operands::template add_products<kSteps>(
+          block, sums, query, keys,
           [](int(&d)[4], const unsigned(&a)[4], unsigned b0, unsigned b1) { ptx::mma_m16n8k32_s8(d, a, b0, b1); });
 #pragma unroll
       for (int m = 0; m < kFragments; ++m)
@@ -88,8 +88,8 @@ struct Products<kConfig, kProblem, Unit::mma_8_bit_key> : Products<kConfig, kPro
     } else {
 #pragma unroll
       for (int m = 0; m < kFragments; ++m) attention::clear(scores[m]);
-      this->template add_products<kSteps>(
-          scores, query, keys,
+      Operands::template add_products<kSteps>(
+          block, scores, query, keys,
           [](float(&d)[4], const unsigned(&a)[4], unsigned b0, unsigned b1) { ptx::mma_m16n8k32_e4m3(d, a, b0, b1); });
     }
   }
@@ -102,64 +102,45 @@ struct Products<kConfig, kProblem, Unit::mma_8_bit_key> : Products<kConfig, kPro
   /// To be called in front of the tile's products: the load takes as long as many of them, and behind them two warps
   /// a quarter of a multiprocessor would have nothing else to do.
   /// @param first the tile's first key, of the entry
-  __device__ __forceinline__ KeyFactor key_factor(int first) const {
-    const TensorScales& s = params.k_scales;
-    const int kv_head = params.group_size == 1 ? head : head / params.group_size;
-    if (s.strides.row == 0) return {s.at[factor_index(s, kv_head, 0)], true};
+  __device__ __forceinline__ KeyFactor key_factor(const Block& block, int first) const {
+    const TensorScales& s = block.params.k_scales;
+    const int kv_head = block.params.group_size == 1 ? block.head : block.head / block.params.group_size;
+    if (s.strides.row == 0) return {s.at[factor_index(block, s, kv_head, 0)], true};
     // Of pages blocks are of the page, and tiles may be of several.
     if constexpr (kProblem.features.pages) return {0.0F, false};
     if (s.rows < kBlockN) return {0.0F, false};
     // The quotient, or one more, as the row is below 2^31: a division takes 20 instructions, of every tile.
     const int at = first + s.first_row;
-    int block = static_cast<int>(static_cast<unsigned long long>(at) * inverse_rows >> 32);
-    int in_block = at - block * s.rows;
+    int quotient = static_cast<int>(static_cast<unsigned long long>(at) * inverse_rows >> 32);
+    int in_block = at - quotient * s.rows;
     if (in_block < 0) {
-      --block;
+      --quotient;
       in_block += s.rows;
     }
     if (in_block + kBlockN > s.rows) return {0.0F, false};
-    return {s.at[batch * s.strides.batch + kv_head * s.strides.head + block * s.strides.row], true};
+    return {s.at[block.batch * s.strides.batch + kv_head * s.strides.head + quotient * s.strides.row], true};
   }
 
   /// Scores times the factors of their rows and keys. One factor of K where the tile's keys share it, else one each
   /// column. Keys past the last are read as the last, whose scores nobody takes.
-  __device__ __forceinline__ void scale_scores(Scores& scores, const KeyFactor& of_tile, int first) const {
+  __device__ __forceinline__ void scale_scores(const Block& block, Scores& scores, const KeyFactor& of_tile,
+                                               int first) const {
     if (of_tile.is_shared && scale_rows(scores, of_tile.factor)) return;
-    const TensorScales& s = params.k_scales;
-    const int kv_head = head / params.group_size;
-    const int last = max(params.len_k - 1, 0);
+    const TensorScales& s = block.params.k_scales;
+    const int kv_head = block.head / block.params.group_size;
+    const int last = max(block.params.len_k - 1, 0);
 #pragma unroll
     for (int n = 0; n < kKeyTiles; ++n)
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        const int key = first + 8 * n + 2 * (lane % 4) + i;
-        const float k_factor = s.at[factor_index(s, kv_head, key < last ? key : last)];
+        const int key = first + 8 * n + 2 * (block.lane % 4) + i;
+        const float k_factor = s.at[factor_index(block, s, kv_head, key < last ? key : last)];
 #pragma unroll
         for (int m = 0; m < kFragments; ++m)
 #pragma unroll
           for (int h = 0; h < 2; ++h)
             scores[m][n][2 * h + i] = (scores[m][n][2 * h + i] - kTooLarge) * query_factors[m][h] * k_factor;
       }
-  }
-
-  /// Output times the factors of V, in front of what finishes rows. Where no key is seen nobody has checked them.
-  __device__ __forceinline__ void scale_output(Output& out) const {
-    if constexpr (Base::kWidens) {
-      if (Base::group_tiles == 0) return;
-      const TensorScales& s = params.v_scales;
-      const float* of_column = s.at + scale_index(s, batch, head / params.group_size, 0);
-#pragma unroll
-      for (int n = 0; n < kOutTiles; ++n)
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-          const float factor = of_column[s.channel * tile::out_column_of_pairs(lane, n, i)];
-#pragma unroll
-          for (int m = 0; m < kFragments; ++m) {
-            out[m][n][i] *= factor;
-            out[m][n][2 + i] *= factor;
-          }
-        }
-    }
   }
 
  private:
@@ -190,11 +171,12 @@ struct Products<kConfig, kProblem, Unit::mma_8_bit_key> : Products<kConfig, kPro
       }
     return true;
   }
-  __device__ __forceinline__ long long factor_index(const TensorScales& s, int kv_head, int key) const {
+  __device__ __forceinline__ static long long factor_index(const Block& block, const TensorScales& s, int kv_head,
+                                                           int key) {
     if constexpr (kProblem.features.pages)
-      return key_scale_index(params, s, batch, kv_head, key);
+      return key_scale_index(block.params, s, block.batch, kv_head, key);
     else
-      return scale_index(s, batch, kv_head, key);
+      return scale_index(s, block.batch, kv_head, key);
   }
 };
 

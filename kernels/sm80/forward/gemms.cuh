@@ -1,11 +1,12 @@
-/// The products of fwd_sm80: mma.sync on tiles in shared memory, which a warp reads with ldmatrix.
+/// The products of fwd_sm80: mma.sync on tiles in shared memory, which a warp reads with ldmatrix. QkGemm computes the
+/// scores of a tile and PvGemm adds a tile's values to the output; operands of 16 bits are here.
 /// https://docs.nvidia.com/cuda/parallel-thread-execution/#warp-level-matrix-fragment-mma-16816-float
 #pragma once
 
 #include "kernels/attention/score_rows.cuh"
 #include "kernels/ptx/memory.cuh"
 #include "kernels/ptx/mma.cuh"
-#include "kernels/sm80/forward/rounds.cuh"
+#include "kernels/sm80/forward/block.cuh"
 #include "kernels/tile/fragment.hpp"
 #include "kernels/tile/widened.cuh"
 
@@ -13,21 +14,20 @@ namespace heed::sm80 {
 
 /// Where operands lie in shared memory, and fragments that are the same for all element types.
 template <const Config& kConfig, const Problem& kProblem>
-struct Operands : Rounds<kConfig, kProblem> {
-  using Base = Rounds<kConfig, kProblem>;
-  using Base::kBlockN, Base::kFragments, Base::kOutTiles, Base::kPlan, Base::kWidth, Base::kLayout, Base::shared_base,
-      Base::lane, Base::warp;
+struct Operands {
+  using Block = sm80::Block<kConfig, kProblem>;
 
-  // ---- compile-time facts
-  static constexpr int kKeyTiles = kBlockN / 8;  // n-tiles of S
+  static constexpr int kWidth = Block::kWidth;
+  static constexpr auto kLayout = kConfig.smem_layout;
+  static constexpr int kFragments = Block::kFragments;
+  static constexpr int kOutTiles = Block::kOutTiles;
+  static constexpr int kKeyTiles = kConfig.block_n / 8;  // n-tiles of S
   static constexpr int kPitch = tile::row_pitch(kLayout, kWidth);
   static constexpr bool kOnes = kConfig.rowsum == attention::Rowsum::mma;  // V has a tile of columns of ones
   static constexpr int kAccTiles = kOutTiles + (kOnes ? 1 : 0);            // n-tiles of P V: of O, and of row sums
 
   using Scores = float[kFragments][kKeyTiles][4];  // (warp rows, keys), accumulator fragments
   using Output = float[kFragments][kAccTiles][4];  // (warp rows, head dim and columns of ones), the same
-
-  using Base::Base;
 
   /// What a lane adds to a tile's address for ldmatrix of the block at (0, 0).
   __device__ __forceinline__ static unsigned lane_offset(tile::Coordinate at) {
@@ -43,14 +43,19 @@ struct Operands : Rounds<kConfig, kProblem> {
       return lane_address + row * kPitch + chunk * 16;
   }
 
+  /// What a lane gives block_address for its warp's rows of Q.
+  __device__ __forceinline__ static unsigned query_address(const Block& block) {
+    return block.shared_base + Block::kPlan.q + block.warp * kConfig.warp_rows * kPitch +
+           lane_offset(tile::ldmatrix_a_address(block.lane));
+  }
+
   /// sums += Q K^T of one tile, by kSteps products of 32 bytes of the head dim.
   /// @param multiply (d, a, b0, b1): the instruction
   template <int kSteps, class Sum, class Query, class Multiply>
-  __device__ __forceinline__ void add_products(Sum (&sums)[kFragments][kKeyTiles][4], const Query& query, unsigned keys,
-                                               Multiply multiply) const {
-    const unsigned k_lane = keys + lane_offset(tile::ldmatrix_k_address(lane));
-    const unsigned q_lane =
-        shared_base + kPlan.q + warp * kConfig.warp_rows * kPitch + lane_offset(tile::ldmatrix_a_address(lane));
+  __device__ __forceinline__ static void add_products(const Block& block, Sum (&sums)[kFragments][kKeyTiles][4],
+                                                      const Query& query, unsigned keys, Multiply multiply) {
+    const unsigned k_lane = keys + lane_offset(tile::ldmatrix_k_address(block.lane));
+    const unsigned q_lane = query_address(block);
 #pragma unroll
     for (int k = 0; k < kSteps; ++k) {
       unsigned a[kFragments][4];
@@ -80,8 +85,8 @@ struct Operands : Rounds<kConfig, kProblem> {
 /// What computes the products of a problem.
 enum class Unit {
   mma_16_bit,     ///< and values of 8 bits, made fp16
-  mma_tf32,       ///< three of tf32 for one of fp32 (products_fp32.cuh)
-  mma_8_bit_key,  ///< Q K^T of int8 or e4m3, P V of 16 bits (products_8_bit.cuh)
+  mma_tf32,       ///< three of tf32 for one of fp32 (gemms_fp32.cuh)
+  mma_8_bit_key,  ///< Q K^T of int8 or e4m3, P V of 16 bits (gemms_8_bit.cuh)
 };
 HEED_HOST_DEVICE constexpr Unit unit_of(const Problem& problem) {
   return problem.element == Element::fp32 ? Unit::mma_tf32
@@ -89,37 +94,51 @@ HEED_HOST_DEVICE constexpr Unit unit_of(const Problem& problem) {
                                           : Unit::mma_16_bit;
 }
 
-/// Of 16-bit elements, by mma.m16n8k16. V may be of 8 bits, where Q and K are too.
+/// S = Q K^T. Of 16-bit elements, by mma.m16n8k16.
 template <const Config& kConfig, const Problem& kProblem, Unit kUnit = unit_of(kProblem)>
-struct Products : Operands<kConfig, kProblem> {
-  using Base = Operands<kConfig, kProblem>;
-  using Base::kBlockN, Base::kDim, Base::kFragments, Base::kOutTiles, Base::kPlan, Base::kPitch, Base::kKeyTiles,
-      Base::shared_base, Base::lane, Base::warp, Base::stage_address, Base::lane_offset, Base::block_address;
-  using typename Base::Scores, typename Base::Output;
+struct QkGemm {
+  using Operands = sm80::Operands<kConfig, kProblem>;
+  using Block = typename Operands::Block;
+  using Scores = typename Operands::Scores;
 
-  // ---- compile-time facts
-  static constexpr int kSteps = kDim / 16;                                // of the head dim, in S
-  static constexpr int kValueChunks = kDim * Base::kValueBytes / 16;      // 16-byte chunks of a row of V
-  static constexpr int kValueBlocks = kBlockN / 16 * (kValueChunks / 2);  // that P V is taken by
-  static constexpr bool kWidens = widens_values(kProblem);
-  static constexpr Element kOperand = value_operand(kProblem);  // of P V
+  static constexpr int kFragments = Operands::kFragments;
+  static constexpr int kSteps = kProblem.head_dim / 16;  // of the head dim
 
-  static_assert(kDim % 16 == 0 && kBlockN % 16 == 0, "mma.m16n8k16 takes 16 of the head dim and 16 keys at a time");
+  static_assert(kProblem.head_dim % 16 == 0, "mma.m16n8k16 takes 16 of the head dim at a time");
 
-  using Probabilities = unsigned[kFragments][kBlockN / 16][4];  // the scores as A operands
   using Query = unsigned[kConfig.q_in_registers ? kFragments : 1][kConfig.q_in_registers ? kSteps : 1][4];
 
-  using Base::Base;
-
   /// scores = Q K^T of one tile.
-  __device__ __forceinline__ void multiply_keys(Scores& scores, const Query& query, unsigned keys) const {
+  __device__ __forceinline__ static void multiply(const Block& block, Scores& scores, const Query& query,
+                                                  unsigned keys) {
 #pragma unroll
     for (int m = 0; m < kFragments; ++m) attention::clear(scores[m]);
-    this->template add_products<kSteps>(scores, query, keys,
-                                        [](float(&d)[4], const unsigned(&a)[4], unsigned b0, unsigned b1) {
-                                          ptx::mma_m16n8k16<kProblem.element>(d, a, b0, b1);
-                                        });
+    Operands::template add_products<kSteps>(block, scores, query, keys,
+                                            [](float(&d)[4], const unsigned(&a)[4], unsigned b0, unsigned b1) {
+                                              ptx::mma_m16n8k16<kProblem.element>(d, a, b0, b1);
+                                            });
   }
+};
+
+/// O += P V, of 16-bit elements, by mma.m16n8k16. V may be of 8 bits, where Q and K are too.
+template <const Config& kConfig, const Problem& kProblem, Unit kUnit = unit_of(kProblem)>
+struct PvGemm {
+  using Operands = sm80::Operands<kConfig, kProblem>;
+  using Block = typename Operands::Block;
+  using Scores = typename Operands::Scores;
+  using Output = typename Operands::Output;
+
+  static constexpr int kBlockN = kConfig.block_n;
+  static constexpr int kFragments = Operands::kFragments;
+  static constexpr int kOutTiles = Operands::kOutTiles;
+  static constexpr int kValueChunks = kProblem.head_dim * Block::kValueBytes / 16;  // 16-byte chunks of a row of V
+  static constexpr int kBlocks = kBlockN / 16 * (kValueChunks / 2);                 // that it is taken by
+  static constexpr bool kWidens = widens_values(kProblem);
+  static constexpr Element kOperand = value_operand(kProblem);
+
+  static_assert(kBlockN % 16 == 0, "mma.m16n8k16 takes 16 keys at a time");
+
+  using Probabilities = unsigned[kFragments][kBlockN / 16][4];  // the scores as A operands
 
   /// Probabilities as operands.
   __device__ __forceinline__ static void to_operand(Probabilities& p, const Scores& e) {
@@ -137,12 +156,12 @@ struct Products : Operands<kConfig, kProblem> {
   /// Of out += P V the 16 keys and two chunks of columns of a block; blocks go along columns first. Of V in 8 bits each
   /// chunk has 16 columns, the even ones in one tile of the output and the odd ones in the next. Columns of ones, where
   /// V has them, are one product more for every 16 keys: 17 instead of 16 at head dim 64.
-  __device__ __forceinline__ static void multiply_values_block(Output& out, const Probabilities& p, unsigned v_lane,
-                                                               int block) {
+  __device__ __forceinline__ static void multiply_block(Output& out, const Probabilities& p, unsigned v_lane,
+                                                        int block) {
     const int k = block / (kValueChunks / 2);
     const int n = block % (kValueChunks / 2) * 2;
     unsigned b[4];
-    ptx::ldmatrix_x4_trans(b, block_address(v_lane, 16 * k, n));
+    ptx::ldmatrix_x4_trans(b, Operands::block_address(v_lane, 16 * k, n));
     if constexpr (kWidens) {
 #pragma unroll
       for (int c = 0; c < 2; ++c) {
@@ -163,21 +182,43 @@ struct Products : Operands<kConfig, kProblem> {
         ptx::mma_m16n8k16<kOperand>(out[m][n + 1], p[m][k], b[2], b[3]);
       }
     }
-    if constexpr (Base::kOnes) {
+    if constexpr (Operands::kOnes) {
       constexpr unsigned kTwoOnes = kOperand == Element::fp16 ? 0x3C003C00U : 0x3F803F80U;
 #pragma unroll
       for (int m = 0; m < kFragments; ++m)
         if (n == 0) ptx::mma_m16n8k16<kOperand>(out[m][kOutTiles], p[m][k], kTwoOnes, kTwoOnes);
     }
   }
-  __device__ __forceinline__ unsigned lane_of_values(int stage) const {
-    return stage_address(stage) + kPlan.stage_bytes / 2 + lane_offset(tile::ldmatrix_v_address(lane));
+  /// What a lane gives multiply_block of the tile of V in a stage.
+  __device__ __forceinline__ static unsigned lane_address(const Block& block, int stage) {
+    return block.stage_address(stage) + Block::kPlan.stage_bytes / 2 +
+           Operands::lane_offset(tile::ldmatrix_v_address(block.lane));
   }
   /// out += P V of one tile.
-  __device__ __forceinline__ void multiply_values(Output& out, const Probabilities& p, int stage) const {
-    const unsigned v_lane = lane_of_values(stage);
+  __device__ __forceinline__ static void multiply(const Block& block, Output& out, const Probabilities& p, int stage) {
+    const unsigned v_lane = lane_address(block, stage);
 #pragma unroll
-    for (int block = 0; block < kValueBlocks; ++block) multiply_values_block(out, p, v_lane, block);
+    for (int part = 0; part < kBlocks; ++part) multiply_block(out, p, v_lane, part);
+  }
+
+  /// Output times the factors of V, in front of what finishes rows. Where no key is seen nobody has checked them.
+  __device__ __forceinline__ static void scale_output(const Block& block, Output& out) {
+    if constexpr (kWidens) {
+      if (block.group_tiles == 0) return;
+      const TensorScales& s = block.params.v_scales;
+      const float* of_column = s.at + scale_index(s, block.batch, block.head / block.params.group_size, 0);
+#pragma unroll
+      for (int n = 0; n < kOutTiles; ++n)
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          const float factor = of_column[s.channel * tile::out_column_of_pairs(block.lane, n, i)];
+#pragma unroll
+          for (int m = 0; m < kFragments; ++m) {
+            out[m][n][i] *= factor;
+            out[m][n][2 + i] *= factor;
+          }
+        }
+    }
   }
 };
 

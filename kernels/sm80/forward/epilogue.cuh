@@ -7,9 +7,9 @@
 #include "kernels/attention/softmax.cuh"
 #include "kernels/ptx/math.cuh"
 #include "kernels/ptx/memory.cuh"
-#include "kernels/sm80/forward/products.cuh"
-#include "kernels/sm80/forward/products_8_bit.cuh"
-#include "kernels/sm80/forward/products_fp32.cuh"
+#include "kernels/sm80/forward/gemms.cuh"
+#include "kernels/sm80/forward/gemms_8_bit.cuh"
+#include "kernels/sm80/forward/gemms_fp32.cuh"
 
 namespace heed::sm80 {
 
@@ -24,14 +24,23 @@ struct StoredAs<4> {
 };
 
 template <const Config& kConfig, const Problem& kProblem>
-struct Merge : Products<kConfig, kProblem> {
-  using Base = Products<kConfig, kProblem>;
-  using Base::kBlockM, Base::kDim, Base::kBytes, Base::kWidth, Base::kFragments, Base::kOutTiles, Base::kGroups,
-      Base::kPlan, Base::kLayout, Base::kOnes, Base::kAccTiles;
-  using Base::params, Base::lane, Base::warp, Base::group, Base::first_row, Base::head, Base::batch;
-  using typename Base::Output;
+struct CollectiveEpilogue {
+  using Operands = sm80::Operands<kConfig, kProblem>;
+  using Block = typename Operands::Block;
+  using Output = typename Operands::Output;
+  using Pv = PvGemm<kConfig, kProblem>;
 
   // ---- compile-time facts
+  static constexpr int kBlockM = kConfig.block_m;
+  static constexpr int kDim = kProblem.head_dim;
+  static constexpr int kBytes = Block::kBytes;
+  static constexpr int kWidth = Block::kWidth;
+  static constexpr int kFragments = Operands::kFragments;
+  static constexpr int kOutTiles = Operands::kOutTiles;
+  static constexpr int kAccTiles = Operands::kAccTiles;
+  static constexpr int kGroups = kConfig.kv_groups;
+  static constexpr SharedPlan kPlan = Block::kPlan;
+  static constexpr auto kLayout = kConfig.smem_layout;
   static constexpr int kThreads = threads(kConfig);
   static constexpr int kChunks = kWidth / 8;               // 16-byte chunks a row
   static constexpr int kPieces = kDim / 8;                 // of a row, where groups' parts are added up
@@ -42,32 +51,30 @@ struct Merge : Products<kConfig, kProblem> {
   // ---- state
   char* shared;
 
-  __device__ __forceinline__ Merge(const Params<kProblem>& p, char* dynamic_shared)
-      : Base(p, ptx::shared_address(dynamic_shared)), shared(dynamic_shared) {}
-
-  __device__ __forceinline__ Stored* out_row(int row) const {
-    return static_cast<Stored*>(params.o) + batch * params.o_strides.batch + head * params.o_strides.head +
-           row * params.o_strides.row;
+  __device__ __forceinline__ static Stored* out_row(const Block& block, int row) {
+    return static_cast<Stored*>(block.params.o) + block.batch * block.params.o_strides.batch +
+           block.head * block.params.o_strides.head + row * block.params.o_strides.row;
   }
 
-  __device__ __forceinline__ void store_lse(int row, float row_max, float sum) const {
+  __device__ __forceinline__ static void store_lse(const Block& block, int row, float row_max, float sum) {
     if constexpr (has_features(kProblem.features)) {
-      if (params.lse != nullptr && row < params.len_q)
-        params.lse[attention::lse_offset(params, batch, head, row)] =
+      if (block.params.lse != nullptr && row < block.params.len_q)
+        block.params.lse[attention::lse_offset(block.params, block.batch, block.head, row)] =
             attention::log_sum_exp(sum != 0.0F, row_max, sum);  // NaN stays NaN
     } else {
-      if (params.lse != nullptr && row < params.len_q)
-        params.lse[(static_cast<long long>(batch) * params.heads + head) * params.len_q + row] =
+      if (block.params.lse != nullptr && row < block.params.len_q)
+        block.params
+            .lse[(static_cast<long long>(block.batch) * block.params.heads + block.head) * block.params.len_q + row] =
             attention::log_sum_exp(sum > 0.0F, row_max, sum);
     }
   }
 
   /// What the outputs of a row that has seen all of its keys are multiplied with. The head's sink, if any, is added to
   /// the row's maximum and sum.
-  __device__ __forceinline__ float finish_row(float& row_max, float& sum) const {
+  __device__ __forceinline__ static float finish_row(const Block& block, float& row_max, float& sum) {
     float factor = 1.0F;
-    if constexpr (kProblem.features.dropout) factor = attention::dropout_factor(params, sum);
-    if constexpr (kProblem.features.sinks) factor *= attention::add_sink(params, head, row_max, sum);
+    if constexpr (kProblem.features.dropout) factor = attention::dropout_factor(block.params, sum);
+    if constexpr (kProblem.features.sinks) factor *= attention::add_sink(block.params, block.head, row_max, sum);
     if constexpr (kProblem.features.dropout || kProblem.features.sinks)
       return factor * attention::exact_inverse_or_zero(sum);
     else
@@ -75,20 +82,21 @@ struct Merge : Products<kConfig, kProblem> {
   }
 
   /// Norms and gates row h of a fragment, which a quad holds.
-  __device__ __forceinline__ void finish_output(float (&out)[kAccTiles][4], int h, float inverse, int row) const {
+  __device__ __forceinline__ static void finish_output(const Block& block, float (&out)[kAccTiles][4], int h,
+                                                       float inverse, int row) {
     attention::finish_output<kProblem, 4, 2 * kOutTiles>(
-        params, {batch, head, row, row < params.len_q}, inverse,
+        block.params, {block.batch, block.head, row, row < block.params.len_q}, inverse,
         [&](int i) -> float& { return out[i / 2][2 * h + i % 2]; },
         [&](int i) {
-          return kBytes == 4 ? tile::out_column_fp32(lane, i / 2, i % 2)
-                 : kPairs    ? tile::out_column_of_pairs(lane, i / 2, i % 2)
-                             : 8 * (i / 2) + 2 * (lane % 4) + i % 2;
+          return kBytes == 4 ? tile::out_column_fp32(block.lane, i / 2, i % 2)
+                 : kPairs    ? tile::out_column_of_pairs(block.lane, i / 2, i % 2)
+                             : 8 * (i / 2) + 2 * (block.lane % 4) + i % 2;
         });
   }
 
   /// Puts a finished row of a fragment in fp32 where it leaves from: shared memory or O.
-  __device__ __forceinline__ void put_chunks(const float (&out)[kAccTiles][4], int h, float inverse, int row_in_block,
-                                             int row) const {
+  __device__ __forceinline__ void put_chunks(const Block& block, const float (&out)[kAccTiles][4], int h, float inverse,
+                                             int row_in_block, int row) const {
     if constexpr (kConfig.epilogue == Epilogue::shared) {
 #pragma unroll
       for (int n = 0; n < kOutTiles; n += 4)
@@ -96,16 +104,16 @@ struct Merge : Products<kConfig, kProblem> {
         for (int i = 0; i < 2; ++i)
           *reinterpret_cast<float4*>(
               shared + kPlan.q +
-              tile::chunk_offset(kLayout, kWidth, row_in_block, tile::out_column_fp32(lane, n, i) / 4)) =
-              Base::four_columns(out, n, h, i, inverse);
+              tile::chunk_offset(kLayout, kWidth, row_in_block, tile::out_column_fp32(block.lane, n, i) / 4)) =
+              Pv::four_columns(out, n, h, i, inverse);
     } else {
-      if (row < params.len_q) Base::put_row(out_row(row), out, h, inverse, lane);
+      if (row < block.params.len_q) Pv::put_row(out_row(block, row), out, h, inverse, block.lane);
     }
   }
 
   /// The sums of whole rows, in each lane.
   __device__ __forceinline__ static void finish_sums(attention::RowState<kFragments>& rows, const Output& out) {
-    if constexpr (kOnes) {
+    if constexpr (Operands::kOnes) {
 #pragma unroll
       for (int m = 0; m < kFragments; ++m)
 #pragma unroll
@@ -116,55 +124,57 @@ struct Merge : Products<kConfig, kProblem> {
   }
 
   /// The same of a row in 16 bits whose tiles have even and odd columns: 8 bytes at a time.
-  __device__ __forceinline__ void put_pairs(const float (&out)[kAccTiles][4], int h, float inverse, int row_in_block,
-                                            int row) const {
+  __device__ __forceinline__ void put_pairs(const Block& block, const float (&out)[kAccTiles][4], int h, float inverse,
+                                            int row_in_block, int row) const {
 #pragma unroll
     for (int n = 0; n < kOutTiles; n += 2) {
       const float4 x = attention::four_columns_of_pairs(out, n, h);
       const uint2 packed = {ptx::cvt_rn_x2<kProblem.element>(x.x * inverse, x.y * inverse),
                             ptx::cvt_rn_x2<kProblem.element>(x.z * inverse, x.w * inverse)};
-      const int column = tile::out_column_of_pairs(lane, n, 0);
+      const int column = tile::out_column_of_pairs(block.lane, n, 0);
       if constexpr (kConfig.epilogue == Epilogue::shared) {
         const int offset = tile::chunk_offset(kLayout, kWidth, row_in_block, column / 8) + 2 * (column % 8);
         *reinterpret_cast<uint2*>(shared + kPlan.q + offset) = packed;
       } else {
-        if (row < params.len_q) *reinterpret_cast<uint2*>(out_row(row) + column) = packed;
+        if (row < block.params.len_q) *reinterpret_cast<uint2*>(out_row(block, row) + column) = packed;
       }
     }
   }
 
   /// One group: divides by the row sums and writes. Rows are staged where the warp's own rows of Q were, which no other
   /// warp reads.
-  __device__ __forceinline__ void store(Output& out, attention::RowState<kFragments>& rows, int warp_row) const {
+  __device__ __forceinline__ void store(const Block& block, Output& out, attention::RowState<kFragments>& rows,
+                                        int warp_row) const {
     __syncwarp();  // every lane has read its part of Q
 #pragma unroll
     for (int m = 0; m < kFragments; ++m) {
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        const int row_in_warp = 16 * m + lane / 4 + 8 * h;
+        const int row_in_warp = 16 * m + block.lane / 4 + 8 * h;
         const int row = warp_row + row_in_warp;
-        float inverse = finish_row(rows.row_max[m][h], rows.row_sum[m][h]);
+        float inverse = finish_row(block, rows.row_max[m][h], rows.row_sum[m][h]);
         const float sum = rows.row_sum[m][h];
         if constexpr (changes_output(kProblem.features)) {
-          finish_output(out[m], h, inverse, row);
+          finish_output(block, out[m], h, inverse, row);
           inverse = 1.0F;
         }
-        if (lane % 4 == 0) store_lse(row, rows.row_max[m][h], sum);
+        if (block.lane % 4 == 0) store_lse(block, row, rows.row_max[m][h], sum);
         if constexpr (kBytes == 4) {
-          put_chunks(out[m], h, inverse, warp * kConfig.warp_rows + row_in_warp, row);
+          put_chunks(block, out[m], h, inverse, block.warp * kConfig.warp_rows + row_in_warp, row);
         } else if constexpr (kPairs) {
-          put_pairs(out[m], h, inverse, warp * kConfig.warp_rows + row_in_warp, row);
+          put_pairs(block, out[m], h, inverse, block.warp * kConfig.warp_rows + row_in_warp, row);
         } else {
 #pragma unroll
           for (int n = 0; n < kOutTiles; ++n) {
             const unsigned packed =
                 ptx::cvt_rn_x2<kProblem.element>(out[m][n][2 * h] * inverse, out[m][n][2 * h + 1] * inverse);
             if constexpr (kConfig.epilogue == Epilogue::shared) {
-              const int offset =
-                  tile::chunk_offset(kLayout, kWidth, warp * kConfig.warp_rows + row_in_warp, n) + 4 * (lane % 4);
+              const int offset = tile::chunk_offset(kLayout, kWidth, block.warp * kConfig.warp_rows + row_in_warp, n) +
+                                 4 * (block.lane % 4);
               *reinterpret_cast<unsigned*>(shared + kPlan.q + offset) = packed;
             } else {
-              if (row < params.len_q) *reinterpret_cast<unsigned*>(out_row(row) + 8 * n + 2 * (lane % 4)) = packed;
+              if (row < block.params.len_q)
+                *reinterpret_cast<unsigned*>(out_row(block, row) + 8 * n + 2 * (block.lane % 4)) = packed;
             }
           }
         }
@@ -174,20 +184,21 @@ struct Merge : Products<kConfig, kProblem> {
       __syncwarp();  // a warp writes the rows it staged itself
 #pragma unroll
       for (int i = 0; i < kConfig.warp_rows * kChunks / 32; ++i) {
-        const int index = lane + 32 * i;
+        const int index = block.lane + 32 * i;
         const int row_in_warp = index / kChunks;
         const int chunk = index % kChunks;
-        if (warp_row + row_in_warp < params.len_q)
-          *reinterpret_cast<uint4*>(out_row(warp_row + row_in_warp) + 16 / kBytes * chunk) =
+        if (warp_row + row_in_warp < block.params.len_q)
+          *reinterpret_cast<uint4*>(out_row(block, warp_row + row_in_warp) + 16 / kBytes * chunk) =
               *reinterpret_cast<const uint4*>(
                   shared + kPlan.q +
-                  tile::chunk_offset(kLayout, kWidth, warp * kConfig.warp_rows + row_in_warp, chunk));
+                  tile::chunk_offset(kLayout, kWidth, block.warp * kConfig.warp_rows + row_in_warp, chunk));
       }
     }
   }
 
   /// Several groups: every group puts its partial output into shared memory, then all threads share the rows.
-  __device__ __forceinline__ void merge_and_store(Output& out, attention::RowState<kFragments>& rows) const {
+  __device__ __forceinline__ void merge_and_store(const Block& block, Output& out,
+                                                  attention::RowState<kFragments>& rows) const {
     auto* partial = reinterpret_cast<float*>(shared + kPlan.partial_out);  // (kGroups, kBlockM, partial_pitch)
     auto* state = reinterpret_cast<float2*>(shared + kPlan.row_state);     // (kGroups, kBlockM): row maximum, sum
     __syncthreads();                                                       // no group reads K, V or Q any more
@@ -195,18 +206,19 @@ struct Merge : Products<kConfig, kProblem> {
     for (int m = 0; m < kFragments; ++m)
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        const int row = warp * kConfig.warp_rows + 16 * m + lane / 4 + 8 * h;
-        if (lane % 4 == 0) state[group * kBlockM + row] = make_float2(rows.row_max[m][h], rows.row_sum[m][h]);
+        const int row = block.warp * kConfig.warp_rows + 16 * m + block.lane / 4 + 8 * h;
+        if (block.lane % 4 == 0)
+          state[block.group * kBlockM + row] = make_float2(rows.row_max[m][h], rows.row_sum[m][h]);
         if constexpr (kBytes == 4) {
-          Base::put_row(partial + (group * kBlockM + row) * kPlan.partial_pitch, out[m], h, 1.0F, lane);
+          Pv::put_row(partial + (block.group * kBlockM + row) * kPlan.partial_pitch, out[m], h, 1.0F, block.lane);
         } else if constexpr (kPairs) {
-          float* to = partial + (group * kBlockM + row) * kPlan.partial_pitch;
+          float* to = partial + (block.group * kBlockM + row) * kPlan.partial_pitch;
 #pragma unroll
           for (int n = 0; n < kOutTiles; n += 2)
-            *reinterpret_cast<float4*>(to + tile::out_column_of_pairs(lane, n, 0)) =
+            *reinterpret_cast<float4*>(to + tile::out_column_of_pairs(block.lane, n, 0)) =
                 attention::four_columns_of_pairs(out[m], n, h);
         } else {
-          float* to = partial + (group * kBlockM + row) * kPlan.partial_pitch + 2 * (lane % 4);
+          float* to = partial + (block.group * kBlockM + row) * kPlan.partial_pitch + 2 * (block.lane % 4);
           attention::put_row(to, reinterpret_cast<const float(&)[kOutTiles][4]>(out[m]), h);
         }
       }
@@ -232,23 +244,23 @@ struct Merge : Products<kConfig, kProblem> {
         attention::add_weighted(merged, weight, low);
         attention::add_weighted(merged + 4, weight, high);
       }
-      float inverse = finish_row(row_max, sum);
+      float inverse = finish_row(block, row_max, sum);
       if constexpr (changes_output(kProblem.features)) {
         attention::finish_output<kProblem, kPieces, 8>(
-            params, {batch, head, first_row + row, first_row + row < params.len_q}, inverse,
-            [&](int i) -> float& { return merged[i]; }, [&](int i) { return 8 * piece + i; });
+            block.params, {block.batch, block.head, block.first_row + row, block.first_row + row < block.params.len_q},
+            inverse, [&](int i) -> float& { return merged[i]; }, [&](int i) { return 8 * piece + i; });
         inverse = 1.0F;
       }
-      if (piece == 0) store_lse(first_row + row, row_max, sum);
+      if (piece == 0) store_lse(block, block.first_row + row, row_max, sum);
       if constexpr (kBytes == 4) {
 #pragma unroll
         for (int i = 0; i < 8; i += 4)
-          if (first_row + row < params.len_q)
-            *reinterpret_cast<float4*>(out_row(first_row + row) + 8 * piece + i) = make_float4(
+          if (block.first_row + row < block.params.len_q)
+            *reinterpret_cast<float4*>(out_row(block, block.first_row + row) + 8 * piece + i) = make_float4(
                 merged[i] * inverse, merged[i + 1] * inverse, merged[i + 2] * inverse, merged[i + 3] * inverse);
       } else {
-        if (first_row + row < params.len_q)
-          *reinterpret_cast<uint4*>(out_row(first_row + row) + 8 * piece) =
+        if (block.first_row + row < block.params.len_q)
+          *reinterpret_cast<uint4*>(out_row(block, block.first_row + row) + 8 * piece) =
               attention::words_of_row<kProblem.element>(merged, inverse);
       }
     }
