@@ -26,7 +26,10 @@ class Emulate : public ::testing::Test {
  protected:
   // A test is a process: the emulator's own part, four seconds of a compiler, stays in their cache.
   static void SetUpTestSuite() {
-    builder_ = new jit::Builder({.cache_folder = testing_support::shared_cache(), .jobs = 1});
+    jit::BuilderOptions options;
+    options.cache_folder = testing_support::shared_cache();
+    options.jobs = 1;
+    builder_ = new jit::Builder(options);
   }
   static void TearDownTestSuite() { delete builder_; }
 
