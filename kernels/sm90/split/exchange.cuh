@@ -83,12 +83,15 @@ __device__ __forceinline__ void of_bytes(float (&two)[2], unsigned first, unsign
   two[1] = __uint_as_float(ptx::prmt(last, first, 0x7600U | 0x11U * (2 * h + 1)));
 }
 
+/// Holds nothing: slices are given and taken in registers.
 template <const Config& kConfig, const Problem& kProblem>
-struct Exchange : KeptRows<kConfig, kProblem> {
-  using Base = KeptRows<kConfig, kProblem>;
-  using Base::kTiles, Base::kSliceRegisters, Base::kRuns;
+struct Exchange {
+  using KeptRows = sm90_split::KeptRows<kConfig, kProblem>;
 
   // ---- compile-time facts
+  static constexpr int kTiles = KeptRows::kTiles;
+  static constexpr int kSliceRegisters = KeptRows::kSliceRegisters;
+  static constexpr bool kRuns = KeptRows::kRuns;
   static constexpr int kNumSplits = num_splits(kConfig);
   static constexpr int kOutRegisters = out_columns(kConfig, kProblem.head_dim) / 2;
   static constexpr MergeDtype kSent = kConfig.merge_dtype;

@@ -46,25 +46,32 @@ struct Target {
 };
 
 template <const Config& kConfig, const Problem& kProblem>
-struct Merge : Exchange<kConfig, kProblem> {
-  using Base = Exchange<kConfig, kProblem>;
-  using Base::at, Base::transpose, Base::write_runs, Base::write_rows, Base::write_log_sums;
-  using Base::kNumSplits, Base::kOutRegisters, Base::kTiles, Base::kSliceRegisters, Base::kRuns, Base::kPlan;
-  using Base::kSent, Base::kPieces, Base::kPieceBytes, Base::kRemote, Base::add;
+struct Merge {
+  using KeptRows = sm90_split::KeptRows<kConfig, kProblem>;
+  using Exchange = sm90_split::Exchange<kConfig, kProblem>;
 
   // ---- compile-time facts
+  static constexpr int kNumSplits = Exchange::kNumSplits;
+  static constexpr int kOutRegisters = Exchange::kOutRegisters;
+  static constexpr int kSliceRegisters = KeptRows::kSliceRegisters;
+  static constexpr bool kRuns = KeptRows::kRuns;
+  static constexpr bool kRemote = Exchange::kRemote;
+  static constexpr MergeDtype kSent = kConfig.merge_dtype;
+  static constexpr SharedPlan kPlan = shared_plan(kConfig, kProblem.head_dim);
   static constexpr BarrierPlan kBarriers = barrier_plan(kConfig);
   // From the barrier of a mailbox to that of its log2-sum-exps.
   static constexpr bool kWeighsFirst = kConfig.lse_first == LseFirst::on;
   static constexpr int kToSums = kWeighsFirst ? 8 * (kBarriers.sums - kBarriers.mailbox) : 0;
-  static_assert(kPieces * kPieceBytes == kPlan.slice_bytes || kNumSplits == 1, "a slice is what the threads send");
+  static_assert(Exchange::kPieces * piece_bytes() == kPlan.slice_bytes || kNumSplits == 1,
+                "a slice is what the threads send");
 
   // ---- state
+  KeptRows rows;
   Mailboxes mailboxes;
 
-  __device__ __forceinline__ static Target target_of(const ForwardParams& params, const Smem& at) {
+  __device__ __forceinline__ static Target target_of(const ForwardParams& params, const WarpRows& at) {
     Target target{};
-    target.rows = Base::rows_of(params, at);
+    target.rows = KeptRows::target_of(params, at);
     if constexpr (kNumSplits == 2) {
       Mailboxes& of = target.mailboxes;
       const int other = 1 - at.split_idx;
@@ -80,7 +87,7 @@ struct Merge : Exchange<kConfig, kProblem> {
 
   /// Keeps the compiler from working it out where it is used.
   __device__ __forceinline__ static void make_opaque(Target& target) {
-    Base::settle_rows(target.rows);
+    KeptRows::make_opaque(target.rows);
     if constexpr (kNumSplits == 2) {
       Mailboxes& of = target.mailboxes;
       opaque(of.to_piece);
@@ -97,26 +104,28 @@ struct Merge : Exchange<kConfig, kProblem> {
   }
 
   /// Mailbox and barrier of part `of`'s consumer warpgroup, as this block's addresses.
-  __device__ __forceinline__ static unsigned mailbox(const Smem& at, int of) {
+  __device__ __forceinline__ static unsigned mailbox(const WarpRows& at, int of) {
     return at.shared + kPlan.mailbox +
            (of % kConfig.kv_groups * kConfig.m_warpgroups + at.m_warpgroup) * kPlan.mailbox_bytes;
   }
-  __device__ __forceinline__ static unsigned mailbox_barrier(const Smem& at, int of) {
+  __device__ __forceinline__ static unsigned mailbox_barrier(const WarpRows& at, int of) {
     return at.shared + kPlan.barriers +
            8 * (kBarriers.mailbox + of % kConfig.kv_groups * kConfig.m_warpgroups + at.m_warpgroup);
   }
-  __device__ __forceinline__ static unsigned piece_offset(const Smem& at, int smem, int piece) {
-    return smem * kPlan.slice_bytes + piece * kPieceBytes + (at.warp * 8 + at.lane / 4) * kQuadBytes + at.lane % 4 * 16;
+  __device__ __forceinline__ static unsigned piece_offset(const WarpRows& at, int sender, int piece) {
+    return sender * kPlan.slice_bytes + piece * piece_bytes() + (at.warp * 8 + at.lane / 4) * kQuadBytes +
+           at.lane % 4 * 16;
   }
-  __device__ __forceinline__ static unsigned lse_offset(const Smem& at, int smem) {
-    return (kNumSplits - 1) * kPlan.slice_bytes + smem * row_sums_bytes(kConfig) +
+  __device__ __forceinline__ static unsigned lse_offset(const WarpRows& at, int sender) {
+    return (kNumSplits - 1) * kPlan.slice_bytes + sender * row_sums_bytes(kConfig) +
            (at.warp * 8 + at.lane / 4) * (row_sums_bytes(kConfig) / (kWarpgroupRows / 2));
   }
   /// From the start of a mailbox to the first of the words that a lane receives of its first run.
-  __device__ __forceinline__ static unsigned run_offset(const Smem& at) {
+  __device__ __forceinline__ static unsigned run_offset(const WarpRows& at) {
     const int quarter = at.lane % 4;
     // A 16-bit piece holds one row of four tiles; an fp32 piece two columns of both rows of one.
-    return (at.warp * 8 + at.lane / 4) * kQuadBytes + (kSent != MergeDtype::fp32 ? 4 * quarter : quarter * kPieceBytes);
+    return (at.warp * 8 + at.lane / 4) * kQuadBytes +
+           (kSent != MergeDtype::fp32 ? 4 * quarter : quarter * piece_bytes());
   }
 
   /// @param acc_o (64, head dim), unnormalised; accumulator fragments
@@ -130,13 +139,14 @@ struct Merge : Exchange<kConfig, kProblem> {
   __device__ __forceinline__ bool run(const float (&acc_o)[kOutRegisters], const float (&log2_sum)[2],
                                       const float (&inverse)[2], bool second_time,
                                       const FinishKept& finish_kept) const {
+    const WarpRows& at = rows.at;
     bool overflowed = log2_sum[0] == overflow_mark() || log2_sum[1] == overflow_mark();
     float kept[kSliceRegisters];
     if constexpr (kNumSplits == 1) {
 #pragma unroll
       for (int i = 0; i < kSliceRegisters; ++i) kept[i] = acc_o[i] * inverse[i / 2 % 2];
-      write_rows(kept);
-      write_log_sums(log2_sum);
+      rows.write_rows(kept);
+      rows.write_log_sums(log2_sum);
     } else {
       if constexpr (kSentFirst) {
         static_assert(kNumSplits == 2);
@@ -154,33 +164,34 @@ struct Merge : Exchange<kConfig, kProblem> {
           send(acc_o, slice, log2_sum, inverse);
         }
       }
-      if constexpr (kRuns) transpose(kept);
+      if constexpr (kRuns) rows.transpose(kept);
       float most[2];
       float row_sum[2];
       overflowed = receive(kept, log2_sum, most, row_sum, second_time) || overflowed;
       if constexpr (kRuns)
-        write_runs(kept);
+        rows.write_runs(kept);
       else
-        write_rows(kept);
+        rows.write_rows(kept);
         // After the rows: a launch waits for those, and few callers want these.
 #pragma unroll
       for (int h = 0; h < 2; ++h)
         row_sum[h] = row_sum[h] < 1e30F ? attention::log2_sum_exp(most[h], row_sum[h]) : log2_sum[h];
-      write_log_sums(row_sum);
+      rows.write_log_sums(row_sum);
     }
     return overflowed;
   }
 
   __device__ __forceinline__ void send(const float (&acc_o)[kOutRegisters], int slice, const float (&log2_sum)[2],
                                        const float (&inverse)[2]) const {
+    const WarpRows& at = rows.at;
     unsigned to_piece = mailboxes.to_piece;
     unsigned to_lse = mailboxes.to_lse;
     unsigned barrier = mailboxes.to_barrier;
     if constexpr (kNumSplits != 2) {
       const unsigned rank = slice / kConfig.kv_groups;
-      const int smem = (slice - at.split_idx + kNumSplits) % kNumSplits - 1;
-      to_piece = in_block(mailbox(at, slice) + piece_offset(at, smem, 0), rank);
-      to_lse = in_block(mailbox(at, slice) + lse_offset(at, smem), rank);
+      const int sender = (slice - at.split_idx + kNumSplits) % kNumSplits - 1;
+      to_piece = in_block(mailbox(at, slice) + piece_offset(at, sender, 0), rank);
+      to_lse = in_block(mailbox(at, slice) + lse_offset(at, sender), rank);
       barrier = in_block(mailbox_barrier(at, slice), rank);
     }
     if constexpr (kSent == MergeDtype::fixed16) {
@@ -195,17 +206,17 @@ struct Merge : Exchange<kConfig, kProblem> {
           ptx::st_shared_v4(to_lse, sums[0], sums[1], sums[2], sums[3]);
       }
       if (exponents[0] == kNotFixed) [[unlikely]] {
-        this->template send_pieces<MergeDtype::bits16>(acc_o, slice, inverse, to_piece, barrier);
+        Exchange::template send_pieces<MergeDtype::bits16>(acc_o, slice, inverse, to_piece, barrier);
       } else {
         const float factor[2] = {inverse[0] * steps_a_unit(exponents[0]), inverse[1] * steps_a_unit(exponents[1])};
-        this->template send_pieces<MergeDtype::fixed16>(acc_o, slice, factor, to_piece, barrier);
+        Exchange::template send_pieces<MergeDtype::fixed16>(acc_o, slice, factor, to_piece, barrier);
       }
     } else {
       if constexpr (kRemote)
         ptx::st_async_v2_if(at.lane % 4 == 0, to_lse, log2_sum[0], log2_sum[1], barrier + kToSums);
       else if (at.lane % 4 == 0)
         ptx::st_shared_v2(to_lse, log2_sum[0], log2_sum[1]);
-      this->template send_pieces<kSent>(acc_o, slice, inverse, to_piece, barrier);
+      Exchange::template send_pieces<kSent>(acc_o, slice, inverse, to_piece, barrier);
     }
     if constexpr (!kRemote) ptx::mbarrier_arrive(barrier);
   }
@@ -215,6 +226,7 @@ struct Merge : Exchange<kConfig, kProblem> {
   /// @return whether another part was overflowed
   __device__ __forceinline__ bool receive(float (&kept)[kSliceRegisters], const float (&log2_sum)[2], float (&most)[2],
                                           float (&row_sum)[2], bool second_time) const {
+    const WarpRows& at = rows.at;
     const unsigned first_piece = kNumSplits == 2
                                      ? mailboxes.piece
                                      : mailbox(at, at.split_idx) + (kRuns ? run_offset(at) : piece_offset(at, 0, 0));
@@ -224,21 +236,21 @@ struct Merge : Exchange<kConfig, kProblem> {
     float others[kNumSplits - 1][2];
     Exponents exponents[kNumSplits - 1];
 #pragma unroll
-    for (int smem = 0; smem < kNumSplits - 1; ++smem) {
+    for (int sender = 0; sender < kNumSplits - 1; ++sender) {
       if constexpr (kSent == MergeDtype::fixed16) {
         unsigned sums[4];
-        ptx::ld_shared_v4(sums, first_lse + smem * row_sums_bytes(kConfig));
-        others[smem][0] = __uint_as_float(sums[0]);
-        others[smem][1] = __uint_as_float(sums[1]);
-        exponents[smem] = {{sums[2], sums[3]}};
+        ptx::ld_shared_v4(sums, first_lse + sender * row_sums_bytes(kConfig));
+        others[sender][0] = __uint_as_float(sums[0]);
+        others[sender][1] = __uint_as_float(sums[1]);
+        exponents[sender] = {{sums[2], sums[3]}};
       } else {
-        ptx::ld_shared_v2(others[smem], first_lse + smem * row_sums_bytes(kConfig));
+        ptx::ld_shared_v2(others[sender], first_lse + sender * row_sums_bytes(kConfig));
       }
     }
     bool overflowed = false;
 #pragma unroll
-    for (int smem = 0; smem < kNumSplits - 1; ++smem)
-      overflowed = overflowed || others[smem][0] == overflow_mark() || others[smem][1] == overflow_mark();
+    for (int sender = 0; sender < kNumSplits - 1; ++sender)
+      overflowed = overflowed || others[sender][0] == overflow_mark() || others[sender][1] == overflow_mark();
     float mine[2];
     if constexpr (kNumSplits == 2) {
       // Of two the other's share is 1 / (1 + 2^(mine - its)), and the sum of both is 1: two special functions less in a
@@ -255,27 +267,27 @@ struct Merge : Exchange<kConfig, kProblem> {
       for (int h = 0; h < 2; ++h) {
         most[h] = log2_sum[h];
 #pragma unroll
-        for (int smem = 0; smem < kNumSplits - 1; ++smem) most[h] = fmaxf(most[h], others[smem][h]);
+        for (int sender = 0; sender < kNumSplits - 1; ++sender) most[h] = fmaxf(most[h], others[sender][h]);
         const float row_max = attention::finite_row_max(most[h]);
         mine[h] = ptx::ex2_approx_ftz(log2_sum[h] - row_max);
         row_sum[h] = mine[h];
 #pragma unroll
-        for (int smem = 0; smem < kNumSplits - 1; ++smem) {
-          others[smem][h] = ptx::ex2_approx_ftz(others[smem][h] - row_max);
-          row_sum[h] += others[smem][h];
+        for (int sender = 0; sender < kNumSplits - 1; ++sender) {
+          others[sender][h] = ptx::ex2_approx_ftz(others[sender][h] - row_max);
+          row_sum[h] += others[sender][h];
         }
         const float inverse = attention::inverse_or_zero(row_sum[h]);
         mine[h] *= inverse;
 #pragma unroll
-        for (int smem = 0; smem < kNumSplits - 1; ++smem) others[smem][h] *= inverse;
+        for (int sender = 0; sender < kNumSplits - 1; ++sender) others[sender][h] *= inverse;
       }
     }
     if constexpr (kWeighsFirst) {
       // A weight is no signalling NaN, which ptxas does not know: it would work weights out behind the wait.
       unsigned slices = arrived;
 #pragma unroll
-      for (int smem = 0; smem < kNumSplits - 1; ++smem)
-        if ((__float_as_uint(others[smem][0]) | __float_as_uint(others[smem][1])) == 0x7F800001U)
+      for (int sender = 0; sender < kNumSplits - 1; ++sender)
+        if ((__float_as_uint(others[sender][0]) | __float_as_uint(others[sender][1])) == 0x7F800001U)
           slices = arrived + kToSums;
       ptx::mbarrier_wait(slices, second_time);
     }
@@ -283,16 +295,32 @@ struct Merge : Exchange<kConfig, kProblem> {
 #pragma unroll
       for (int i = 0; i < kSliceRegisters && kNumSplits > 2; ++i) kept[i] *= mine[i / 8 % 2];
 #pragma unroll
-      for (int smem = 0; smem < kNumSplits - 1; ++smem)
-        add(kept, first_piece + smem * kPlan.slice_bytes, others[smem], exponents[smem]);
+      for (int sender = 0; sender < kNumSplits - 1; ++sender)
+        Exchange::add(kept, first_piece + sender * kPlan.slice_bytes, others[sender], exponents[sender]);
       return overflowed;
     }
 #pragma unroll
     for (int i = 0; i < kSliceRegisters; ++i) kept[i] *= mine[i / 2 % 2];
 #pragma unroll
-    for (int smem = 0; smem < kNumSplits - 1; ++smem)
-      add(kept, first_piece + smem * kPlan.slice_bytes, others[smem], exponents[smem]);
+    for (int sender = 0; sender < kNumSplits - 1; ++sender)
+      Exchange::add(kept, first_piece + sender * kPlan.slice_bytes, others[sender], exponents[sender]);
     return overflowed;
+  }
+
+  /// Before splits are merged a second time: every mailbox has been read, and expects its bytes anew.
+  __device__ __forceinline__ static void prepare_again(const WarpRows& at) {
+    if constexpr (kRemote) {
+      if (at.warp == 0 && ptx::elect_one()) {
+        const unsigned barrier = mailbox_barrier(at, at.split_idx);
+        ptx::mbarrier_arrive_expect_tx(barrier, kPlan.sent_bytes);
+        if (kConfig.lse_first == LseFirst::on) ptx::mbarrier_arrive_expect_tx(barrier + kToSums, kPlan.sums_bytes);
+      }
+      __syncwarp();
+      ptx::barrier_cluster_arrive_release();
+      ptx::barrier_cluster_wait_acquire();
+    } else if constexpr (kConfig.kv_groups > 1) {
+      ptx::bar_sync(attention::barrier_id<kConfig, NamedBarrier::consumers>(), consumer_threads(kConfig));
+    }
   }
 };
 

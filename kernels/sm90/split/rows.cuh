@@ -14,7 +14,7 @@
 namespace heed::sm90_split {
 
 /// Which rows a warp of a consumer warpgroup holds.
-struct Smem {
+struct WarpRows {
   unsigned shared;  ///< start of the block's dynamic shared memory
   int split_idx;
   int m_warpgroup;
@@ -49,11 +49,11 @@ struct KeptRows {
 
   // ---- state
   const ForwardParams& params;
-  Smem at;
+  WarpRows at;
   RowTarget target;
   const TensorMap& output;
 
-  __device__ __forceinline__ static RowTarget rows_of(const ForwardParams& params, const Smem& at) {
+  __device__ __forceinline__ static RowTarget target_of(const ForwardParams& params, const WarpRows& at) {
     const int quarter = at.lane % 4;
     // The lane's run, or its pair of columns; where runs are of two rows by turns, of one of them.
     const bool two_rows = kConfig.epilogue == EpilogueStore::st_b128 && !kRuns;
@@ -69,14 +69,14 @@ struct KeptRows {
   }
 
   /// Keeps the compiler from working it out where it is used.
-  __device__ __forceinline__ static void settle_rows(RowTarget& target) {
+  __device__ __forceinline__ static void make_opaque(RowTarget& target) {
     if constexpr (!kStoresBoxes) opaque(target.o);
     opaque(target.lse);
   }
 
   /// The boxes of a warp's rows in shared memory. Pieces of 16 bytes lie at their index xor that of their pair of rows,
   /// modulo 4: the swizzle of boxes of 64 bytes a row.
-  __device__ __forceinline__ static unsigned warp_rows(const Smem& at) {
+  __device__ __forceinline__ static unsigned warp_rows(const WarpRows& at) {
     const int group = at.split_idx % kConfig.kv_groups * kConfig.m_warpgroups + at.m_warpgroup;
     return at.shared + kPlan.rows + (group * 4 + at.warp) * (kSliceColumns / kStoredColumns) * kStoredBytes;
   }

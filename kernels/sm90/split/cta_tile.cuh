@@ -1,0 +1,104 @@
+/// The Q tile of a CTA of fwd_sm90_split, and where its operands and barriers lie in shared memory.
+#pragma once
+
+#include "kernels/codegen.cuh"
+#include "kernels/sm90/split/shared_plan.hpp"
+
+namespace heed::sm90_split {
+
+/// Addresses in a CTA's dynamic shared memory.
+template <const Config& kConfig, const Problem& kProblem>
+struct SmemLayout {
+  // ---- compile-time facts
+  static constexpr SharedPlan kPlan = shared_plan(kConfig, kProblem.head_dim);
+  static constexpr BarrierPlan kBarriers = barrier_plan(kConfig);
+  static constexpr int kBoxes = padded_dim(kProblem.head_dim) / tile::kBoxColumns;
+  static constexpr int kNBlocks = kConfig.n_blocks_per_stage;
+  static constexpr int kStages = kConfig.stages;
+  static constexpr int kValueSteps = iteration_steps(kConfig) / kConfig.v_barriers;  // behind one barrier
+  // Q comes with the first keys of a single KV group, else on its own.
+  static constexpr int kFirstBarrier = kConfig.kv_groups == 1 ? kBarriers.keys : kBarriers.q;
+
+  unsigned shared;  ///< where it begins
+
+  __device__ __forceinline__ unsigned barrier(int index) const { return shared + kPlan.barriers + 8 * index; }
+  __device__ __forceinline__ unsigned k_full(int group, int slot, int n_block) const {
+    return barrier(kBarriers.keys + (group * kStages + slot) * kNBlocks + n_block);
+  }
+  __device__ __forceinline__ unsigned v_full(int group, int slot, int wait) const {
+    return barrier(kBarriers.values + (group * kStages + slot) * kConfig.v_barriers + wait);
+  }
+  __device__ __forceinline__ unsigned kv_empty(int group, int slot) const {
+    return barrier(kBarriers.freed + group * kStages + slot);
+  }
+  __device__ __forceinline__ unsigned keys(int group, int slot) const {
+    return shared + kPlan.ring + (group * kStages + slot) * 2 * kPlan.operand_bytes;
+  }
+  __device__ __forceinline__ unsigned values(int group, int slot) const {
+    return keys(group, slot) + kPlan.operand_bytes;
+  }
+
+  /// Bytes from the first values of an iteration to those of a step.
+  __device__ __forceinline__ static constexpr int value_offset(int step) {
+    return step / kValueSteps * kBoxes * kPlan.value_box + step % kValueSteps * kMmaK * tile::kBoxRowBytes;
+  }
+};
+
+/// The consumer warpgroup of a thread.
+template <const Config& kConfig>
+struct Warpgroup {
+  int m_warpgroup;  ///< which 64 rows of the tile
+  int kv_group;     ///< which split of the CTA's
+
+  /// The named barrier of its KV group.
+  __device__ __forceinline__ int group_barrier() const {
+    return attention::barrier_id<kConfig, NamedBarrier::kv_group>(kv_group);
+  }
+};
+
+template <const Config& kConfig, const Problem& kProblem>
+struct CtaTile {
+  // ---- compile-time facts
+  static constexpr int kRows = kConfig.m_warpgroups * kWarpgroupRows;
+  static constexpr bool kBegins = has_left_bound(kProblem.mask);
+
+  // ---- state
+  const ForwardParams& params;
+  const TensorMaps& maps;
+  SmemLayout<kConfig, kProblem> smem;
+  int first_row;
+  int head;
+  int batch;
+
+  __device__ __forceinline__ void find() {
+    const attention::GridPlace at = attention::place_in_grid<grid_axes(kConfig), kConfig.cluster>(
+        {blockIdx.x, blockIdx.y, blockIdx.z}, {gridDim.x, gridDim.y, gridDim.z});
+    first_row = q_tile_at(kConfig, at.index, at.q_tiles) * kRows;
+    head = at.head;
+    batch = at.batch;
+  }
+
+  /// A division takes 100 clocks, between the launch and its first copy; a uniform load of the group size as many.
+  __device__ __forceinline__ int kv_head() const {
+    if constexpr (kConfig.gqa == Gqa::off) return head;
+    if constexpr (kProblem.specialization.specialize != Specialize::none)
+      return static_cast<int>(static_cast<unsigned>(head) / params.group_size);
+    const unsigned group_size = reinterpret_cast<const int*>(&params)[kGroupSizeIndex + opaque_zero()];
+    return group_size == 1 ? head : static_cast<int>(static_cast<unsigned>(head) / group_size);
+  }
+
+  // Under a mask with a left bound n-blocks begin at the first key that some row of the tile sees: keys are counted
+  // from there, and no key before it is loaded.
+
+  /// The key that is counted as the tile's first.
+  __device__ __forceinline__ int origin() const {
+    return hidden_keys(kProblem.mask, first_row, params.left_offset, params.len_k);
+  }
+  /// Keys before this are hidden from some row of the consumer warpgroup.
+  __device__ __forceinline__ int hidden_from_some(const Warpgroup<kConfig>& warpgroup) const {
+    const int last_row = first_row + (warpgroup.m_warpgroup + 1) * kWarpgroupRows - 1;
+    return hidden_keys(kProblem.mask, last_row, params.left_offset, params.len_k) - origin();
+  }
+};
+
+}  // namespace heed::sm90_split
