@@ -9,7 +9,7 @@ namespace {
 constexpr const char* kRefusals[] = {
     "nothing",
     "a mask tensor (attn_mask) beside is_causal",
-    "dropout on a GPU, or of a probability outside 0 to 1",
+    "a probability of dropout outside 0 to 1",
     "tensors of fewer than 2 dimensions, or that do not broadcast",
     "an element type other than float16, bfloat16 or float32",
     "tensors of different element types",
@@ -362,6 +362,11 @@ Features Features::shared() const {
           relative_bidirectional,
           out_norm_eps,
           scales.shared()};
+}
+
+void set_dropout(Call& call, double probability) {
+  call.problem.dropout = probability;
+  write_key(call, threads_of(call.problem));
 }
 
 void set_precision(Call& call, std::int64_t precision) {

@@ -72,10 +72,10 @@ def _folded(tensor, sizes):
     return tensor.flatten(0, -4)
 
 
-def takes_mask_beside_causal(query, key, value, attn_mask, scale, enable_gqa):
+def takes_mask_beside_causal(query, key, value, attn_mask, dropout_p, scale, enable_gqa):
     """Whether PyTorch computes a call that has both a mask tensor and is_causal: its fused kernels hide what either hides, its other one refuses them."""
     try:
-        return torch._fused_sdp_choice(query, key, value, attn_mask, 0.0, True, scale=scale, enable_gqa=enable_gqa) > 0
+        return torch._fused_sdp_choice(query, key, value, attn_mask, dropout_p, True, scale=scale, enable_gqa=enable_gqa) > 0
     except RuntimeError:
         return False
 
