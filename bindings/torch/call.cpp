@@ -263,6 +263,8 @@ Refusal read_shapes(TensorHandle q_tensor, TensorHandle k_tensor, TensorHandle v
 
 Refusal read_call(TensorHandle q_tensor, TensorHandle k_tensor, TensorHandle v_tensor, const Masking& masking,
                   bool wants_lse, Sizes allowed, Call& call) {
+  // Before all else: in any other form, too, the call goes to PyTorch for it.
+  if (masking.scale && !std::isfinite(*masking.scale)) return Refusal::scale;
   QkvShapes shapes;
   if (const Refusal refusal = read_shapes(q_tensor, k_tensor, v_tensor, shapes); refusal != Refusal::none)
     return refusal;
@@ -286,7 +288,7 @@ Refusal read_call(TensorHandle q_tensor, TensorHandle k_tensor, TensorHandle v_t
     return Refusal::empty;
   if (heads != heads_kv && !allowed.shared_heads && !(allowed.broadcast && heads_kv == 1)) return Refusal::head_counts;
   if (heads % heads_kv != 0) return Refusal::sizes;
-  if (masking.scale && !(std::isfinite(*masking.scale) && *masking.scale > 0)) return Refusal::scale;
+  if (masking.scale && *masking.scale <= 0) return Refusal::scale;
 
   static const std::int32_t cpu = libtorch().device_type_cpu();
   const bool is_cpu = q.device_type == cpu;

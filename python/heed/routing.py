@@ -25,6 +25,7 @@ _FLOATS_OF_MASKS = (torch.bool, torch.float32)  # beside queries of any type
 _sdpa = torch.ops.heed.scaled_dot_product_attention.default
 _DEVICES = {"cpu": torch._C.DispatchKeySet(torch._C.DispatchKey.CPU), "cuda": torch._C.DispatchKeySet(torch._C.DispatchKey.CUDA)}
 _TRACED = (FakeTensor, FunctionalTensor)
+_MOST_DIMS = {"cpu": 512, "cuda": 256}  # of a head, of families
 
 
 @functools.cache
@@ -64,9 +65,9 @@ def is_served_in_trace(query, key, value, attn_mask, dropout_p, is_causal, scale
         and key.shape[2] == value.shape[2]
         and query.shape[3] == key.shape[3]
         and (query.shape[1] == key.shape[1] or key.shape[1] == 1 or (enable_gqa and query.shape[1] % key.shape[1] == 0))
-        and query.shape[3] <= 256
-        and value.shape[3] <= 256
-        and (attn_mask is None or (not is_causal and _is_bias(attn_mask, query, (*query.shape[:3], key.shape[2]))))
+        and max(query.shape[3], value.shape[3]) <= _MOST_DIMS.get(query.device.type, 0)
+        and (attn_mask is None or _is_bias(attn_mask, query, (*query.shape[:3], key.shape[2])))
+        and (attn_mask is None or not is_causal or forms.takes_mask_beside_causal(query, key, value, attn_mask, dropout_p, scale, enable_gqa))
     )
 
 

@@ -78,7 +78,8 @@ class Compiled(unittest.TestCase):
         for name, mask, learned, named, served in (
             ("of queries", bias, q.clone().requires_grad_(), {}, 1),
             ("of the mask", bias.clone().requires_grad_(), q, {}, 1),
-            ("beside is_causal", bias, q, {"is_causal": True}, 0),
+            ("beside is_causal", bias, q, {"is_causal": True}, 1),
+            ("of the queries beside is_causal", bias, q.clone().requires_grad_(), {"is_causal": True}, 1),
         ):
             with self.subTest(name):
                 torch._dynamo.reset()
