@@ -42,7 +42,7 @@ def attention(
 
     query        (batch, heads, len_q, dim); float16, bfloat16 or float32 (on a GPU of dims up to 128). Any strides.
     key, value   (batch, heads_kv, len_k, dim) and (batch, heads_kv, len_k, dim_v). `heads` is a multiple of `heads_kv`: query head h
-                 reads key head h // (heads // heads_kv). Head dims up to 256.
+                 reads key head h // (heads // heads_kv). Head dims up to 512, on a GPU 256.
     causal       whether a query sees no key after its own.
     window       (left, right): how many keys before its own and after it a query sees; None or -1 for all.
     alignment    which key is a query's own, where len_q and len_k differ and there is a mask: "top_left" (key i for query i, as
