@@ -242,7 +242,7 @@ class OfAGpu(unittest.TestCase):
             q, k, v = (torch.empty(2, heads, length, 16, dtype=torch.float16, device="cuda") for heads, length in ((4, 6), (2, 9), (2, 9)))
             o, lse, numbers = torch.ops.heed.forward_dropout(q, k, v, 0, None, None, 0.5)
             self.assertEqual((o.shape, o.device.type, lse.dtype, tuple(lse.shape)), (q.shape, "cuda", torch.float32, (2, 4, 6)))
-            # On a CPU: PyTorch leaves a part of a trace with such a tensor out of CUDA graphs.
+            # On a CPU: torch.compile makes no CUDA graph of a part with such a tensor.
             self.assertEqual((numbers.device.type, numbers.dtype, tuple(numbers.shape)), ("cpu", torch.int64, (2,)))
 
 
