@@ -74,10 +74,14 @@ std::vector<dispatch::CoveringProgram> wanted(const BuildOptions& o, const Devic
   if (options.dtypes.empty()) options.dtypes = {Dtype::fp16, Dtype::bf16, Dtype::fp32};
   options.dims = o.dims;
   if (options.dims.empty())
-    options.dims = cpu ? std::vector<std::int64_t>{32, 64, 128, 256} : std::vector<std::int64_t>{64, 128, 256};
+    options.dims = cpu ? std::vector<std::int64_t>{32, 64, 128, 256, 512} : std::vector<std::int64_t>{64, 128, 256};
   if (!o.masks.empty()) options.masks.clear();
   for (const std::string& mask : o.masks) options.masks.push_back(parse_mask_kind(mask));
   std::vector<dispatch::CoveringProgram> all = dispatch::covering_programs(device, options);
+  // Modes and pages of 8 bits have no programs of head dims that few models have.
+  options.dims.erase(std::remove_if(options.dims.begin(), options.dims.end(),
+                                    [&](std::int64_t dim) { return o.dims.empty() && dim > 256; }),
+                     options.dims.end());
   std::vector<std::string> modes = o.precision;
   if (modes.empty()) modes = dispatch::precision_names();
   const auto add = [&](std::vector<dispatch::CoveringProgram> programs) {
@@ -328,7 +332,7 @@ void add_programs(CLI::App& app, int& exit_code) {
       ->delimiter(',')
       ->required();
   command->add_option("--dtypes", o->dtypes, "fp16, bf16, fp32 [all]")->delimiter(',');
-  command->add_option("--dims", o->dims, "Head dims [64,128,256, on a CPU also 32; others are padded to these]")
+  command->add_option("--dims", o->dims, "Head dims [64,128,256, on a CPU also 32 and 512; others are padded to these]")
       ->delimiter(',');
   command->add_option("--masks", o->masks, "none, causal, window [all]")->delimiter(',');
   command

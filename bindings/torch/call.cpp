@@ -9,7 +9,7 @@ namespace {
 constexpr const char* kRefusals[] = {
     "nothing",
     "a mask tensor (attn_mask) beside is_causal",
-    "dropout on a GPU, or of a probability outside 0 to 1",
+    "a probability of dropout outside 0 to 1",
     "tensors of fewer than 2 dimensions, or that do not broadcast",
     "an element type other than float16, bfloat16 or float32",
     "tensors of different element types",
@@ -263,6 +263,8 @@ Refusal read_shapes(TensorHandle q_tensor, TensorHandle k_tensor, TensorHandle v
 
 Refusal read_call(TensorHandle q_tensor, TensorHandle k_tensor, TensorHandle v_tensor, const Masking& masking,
                   bool wants_lse, Sizes allowed, Call& call) {
+  // Before all else: in any other form, too, the call goes to PyTorch for it.
+  if (masking.scale && !std::isfinite(*masking.scale)) return Refusal::scale;
   QkvShapes shapes;
   if (const Refusal refusal = read_shapes(q_tensor, k_tensor, v_tensor, shapes); refusal != Refusal::none)
     return refusal;
@@ -286,7 +288,7 @@ Refusal read_call(TensorHandle q_tensor, TensorHandle k_tensor, TensorHandle v_t
     return Refusal::empty;
   if (heads != heads_kv && !allowed.shared_heads && !(allowed.broadcast && heads_kv == 1)) return Refusal::head_counts;
   if (heads % heads_kv != 0) return Refusal::sizes;
-  if (masking.scale && !(std::isfinite(*masking.scale) && *masking.scale > 0)) return Refusal::scale;
+  if (masking.scale && *masking.scale <= 0) return Refusal::scale;
 
   static const std::int32_t cpu = libtorch().device_type_cpu();
   const bool is_cpu = q.device_type == cpu;
@@ -362,6 +364,11 @@ Features Features::shared() const {
           relative_bidirectional,
           out_norm_eps,
           scales.shared()};
+}
+
+void set_dropout(Call& call, double probability) {
+  call.problem.dropout = probability;
+  write_key(call, threads_of(call.problem));
 }
 
 void set_precision(Call& call, std::int64_t precision) {

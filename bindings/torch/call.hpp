@@ -146,6 +146,9 @@ Refusal read_mask(const Tensor& mask, Call& call);
 Refusal read_featured_call(TensorHandle q, TensorHandle k, TensorHandle v, const Masking& masking,
                            const Features& features, Call& call);
 
+/// The same call with dropout, of a probability from 0 to 1.
+void set_dropout(Call& call, double probability);
+
 /// The same call with another precision.
 void set_precision(Call& call, std::int64_t precision);
 

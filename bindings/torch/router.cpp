@@ -104,7 +104,7 @@ void count(const Call& call, Refusal refusal, const std::string& detail) {
 }
 
 // Why the call is handed back, or `none` and its plan; `detail` is libheed's sentence, where it has one. A call in
-// another form may have a mask tensor beside is_causal.
+// another form may have a mask tensor beside is_causal, and dropout, whose numbers Python draws.
 Refusal refusal_of(const Arguments& a, bool wants_lse, bool is_other_form, Call& call, std::string& detail,
                    PlanEntry*& entry) {
   if (!wants_lse)
@@ -112,13 +112,14 @@ Refusal refusal_of(const Arguments& a, bool wants_lse, bool is_other_form, Call&
         precision_of_thread >= 0 ? precision_of_thread : precision_of_process.load(std::memory_order_relaxed);
   const Refusal form = read_call(a.inputs.q.get(), a.inputs.k.get(), a.inputs.v.get(), a.masking(), wants_lse,
                                  {.shared_heads = a.enable_gqa, .broadcast = true}, call);
-  if (a.dropout != 0) return Refusal::dropout;
+  if (a.dropout != 0 && !is_other_form) return Refusal::dropout;
   if (selects_backends()) return Refusal::backend_selection;
   if (form != Refusal::none) return form;
   if (a.mask()) {
     if (a.is_causal && !is_other_form) return Refusal::mask_and_causal;
     if (const Refusal refusal = read_mask(a.mask(), call); refusal != Refusal::none) return refusal;
   }
+  if (a.dropout != 0) set_dropout(call, a.dropout);
   entry = &entry_of(call);
   if (entry->plan() == nullptr && call.precision != 0) {
     set_precision(call, 0);

@@ -37,7 +37,8 @@ struct CoveringProgram {
 /// default's for some problem, of a short and a long one: so that any problem a family takes has a program. On a GPU a
 /// program that one problem alone wants is left out where another differs from it in one knob, which plans take
 /// instead. Those of sm_80 hold the same of sm_86, whose shared memory is less. Each family that has features has one
-/// program with all of them for each, which runs problems with some, and some have one without norms and gates too.
+/// program with all of them for each, which runs problems with some, and some have one without norms and gates too. Of
+/// head dims above 256, on a CPU, this program alone: it runs problems without features too.
 std::vector<CoveringProgram> covering_programs(const DeviceFacts& device, const CoveringOptions& options);
 
 /// The programs that precision modes take (heed_options.precision), by name: for each dtype, head dim and mask the

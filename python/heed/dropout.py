@@ -18,28 +18,37 @@ def _philox(counter, key):
     return a, b, c, d
 
 
-def kept(dropout_p, dropout_seed, dropout_offset, sizes, device="cpu", first_entry=0):
-    """What dropout multiplies probabilities by: float64 of `sizes` (batch, heads, len_q, len_k), 0 or 1 / (1 - dropout_p).
+def is_kept(dropout_p, dropout_seed, dropout_offset, sizes, device="cpu", first_entry=0, first_row=0):
+    """Which probabilities dropout keeps: a boolean tensor of `sizes` (batch, heads, len_q, len_k).
 
-    first_entry: what the first batch entry counts as.
+    first_entry: what the first batch entry counts as. first_row: what the first row counts as, a multiple of 16.
     """
     if dropout_p >= 1:
-        return torch.zeros(sizes, dtype=torch.float64, device=device)
+        return torch.zeros(sizes, dtype=torch.bool, device=device)
     batch, heads, len_q, len_k = sizes
 
-    def places(count, dim):
-        return torch.arange(count, device=device).view([-1 if i == dim else 1 for i in range(4)])
+    def places(count, dim, first=0):
+        return torch.arange(first, first + count, device=device).view([-1 if i == dim else 1 for i in range(4)])
 
     def words(number):
         return number & _WORD, (number >> 32) & _WORD
 
-    of_head = _philox((*words(dropout_offset), places(batch, 0) + first_entry, places(heads, 1)), words(dropout_seed))
+    of_head = _philox((*words(dropout_offset), places(batch, 0, first_entry), places(heads, 1)), words(dropout_seed))
     # The four words of a counter are those of rows r and r + 8 of 16 and of two keys.
     blocks, pairs = -(-len_q // 16), -(-len_k // 2)
-    four = _philox((places(pairs, 3), places(8 * blocks, 2), of_head[2], of_head[3]), of_head[:2])
+    four = _philox((places(pairs, 3), places(8 * blocks, 2, first_row // 2), of_head[2], of_head[3]), of_head[:2])
     words_of = torch.stack([word.expand(batch, heads, 8 * blocks, pairs) for word in four], -1).view(batch, heads, blocks, 8, pairs, 2, 2)
     number = words_of.permute(0, 1, 2, 5, 3, 4, 6).reshape(batch, heads, 16 * blocks, 2 * pairs)[:, :, :len_q, :len_k]
-    return (number >= int(dropout_p * (1 << 32))) / (1 - torch.tensor(dropout_p, dtype=torch.float64, device=device))
+    return number >= int(dropout_p * (1 << 32))
+
+
+def kept(dropout_p, dropout_seed, dropout_offset, sizes, device="cpu", first_entry=0):
+    """What dropout multiplies probabilities by: float64 of `sizes` (batch, heads, len_q, len_k), 0 or 1 / (1 - dropout_p).
+
+    first_entry: that of `is_kept`.
+    """
+    shown = is_kept(dropout_p, dropout_seed, dropout_offset, sizes, device, first_entry)
+    return shown.double() if dropout_p >= 1 else shown / (1 - torch.tensor(dropout_p, dtype=torch.float64, device=device))
 
 
 def dropout_mask(dropout_p, dropout_seed, dropout_offset, sizes, device="cpu"):
@@ -47,4 +56,4 @@ def dropout_mask(dropout_p, dropout_seed, dropout_offset, sizes, device="cpu"):
 
     Of a ragged batch (heed.attention_varlen) rows and keys are counted from each entry's own first.
     """
-    return kept(dropout_p, dropout_seed, dropout_offset, sizes, device) > 0
+    return is_kept(dropout_p, dropout_seed, dropout_offset, sizes, device)

@@ -4,6 +4,7 @@ PyTorch computes the least usual of them by torch.matmul, whose rules of broadca
 https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.scaled_dot_product_attention.html
 """
 
+import contextlib
 import dataclasses
 import math
 
@@ -72,10 +73,19 @@ def _folded(tensor, sizes):
     return tensor.flatten(0, -4)
 
 
-def takes_mask_beside_causal(query, key, value, attn_mask, scale, enable_gqa):
-    """Whether PyTorch computes a call that has both a mask tensor and is_causal: its fused kernels hide what either hides, its other one refuses them."""
+def takes_mask_beside_causal(query, key, value, attn_mask, dropout_p, scale, enable_gqa):
+    """Whether PyTorch computes a call that has both a mask tensor and is_causal: its fused kernels hide what either hides, its other one refuses them. False in a
+    trace whose sizes are symbols."""
+    tensors = query, key, value, attn_mask
+    is_traced = type(query).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__
+    if is_traced and not all(isinstance(size, int) for tensor in tensors for size in tensor.shape):
+        return False
     try:
-        return torch._fused_sdp_choice(query, key, value, attn_mask, 0.0, True, scale=scale, enable_gqa=enable_gqa) > 0
+        with torch._C._DisableTorchDispatch() if is_traced else contextlib.nullcontext():
+            # Asked of traced tensors PyTorch says nothing of its kernels: of tensors of these sizes with one row's memory it does.
+            if is_traced:
+                tensors = [torch.empty(tensor.shape[-1:], dtype=tensor.dtype, device=tensor.device).expand(tensor.shape) for tensor in tensors]
+            return torch._fused_sdp_choice(*tensors, dropout_p, True, scale=scale, enable_gqa=enable_gqa) > 0
     except RuntimeError:
         return False
 

@@ -5,8 +5,9 @@ import math
 
 import torch
 
-from heed import c_api, features, libraries, operators, output, quantised, unfused
+from heed import c_api, features, host_kv, libraries, operators, output, precision_entries, quantised, unfused
 from heed import precision as precisions
+from heed import routing as _routing  # noqa: F401: what stands at the operators' autograd keys
 from heed.features import Features
 
 precisions.modes()  # read here once, where no trace looks for a library
@@ -41,7 +42,7 @@ def attention(
 
     query        (batch, heads, len_q, dim); float16, bfloat16 or float32 (on a GPU of dims up to 128). Any strides.
     key, value   (batch, heads_kv, len_k, dim) and (batch, heads_kv, len_k, dim_v). `heads` is a multiple of `heads_kv`: query head h
-                 reads key head h // (heads // heads_kv). Head dims up to 256.
+                 reads key head h // (heads // heads_kv). Head dims up to 512, on a GPU 256.
     causal       whether a query sees no key after its own.
     window       (left, right): how many keys before its own and after it a query sees; None or -1 for all.
     alignment    which key is a query's own, where len_q and len_k differ and there is a mask: "top_left" (key i for query i, as
@@ -97,8 +98,6 @@ def attention(
     there is, for what no kernel computes. It never falls back.
     """
     if kv is not None:
-        from heed import host_kv
-
         others = {"bias": bias, "alibi_slopes": alibi_slopes, "key_lengths": key_lengths, "page_table": page_table, "max_len_k": max_len_k, "block_mask": block_mask, "prefix_lengths": prefix_lengths, "relative_bias": relative_bias, "out_gate": out_gate, "out_norm_weight": out_norm_weight}
         if dropout_p:
             others["dropout_p"] = True
@@ -188,7 +187,17 @@ def _attention(query, key, value, masking, f, return_lse, precision=0):
         refused = _refusal(query, key, value, masking, True, f, precision)
         if refused is None:
             raise
+        if precision and precision_entries.serves(query, f):
+            o, lse = _precision_by_entries(query, key, value, masking, f, precision)
+            return (o, lse) if return_lse else o
         raise NotImplementedError(refused) from error
+
+
+def _precision_by_entries(query, key, value, masking, f, precision):
+    try:
+        return precision_entries.forward(query, key, value, masking, f, precision)
+    except RuntimeError as error:
+        raise NotImplementedError(str(error)) from error
 
 
 def _forward_features(query, key, value, masking, f):
@@ -212,8 +221,15 @@ def explain(query, key, value, *, causal=False, window=None, alignment=None, sca
                  dropout_p=dropout_p, dropout_seed=dropout_seed, dropout_offset=dropout_offset)  # fmt: skip
     query, key, value, masking, scales = _checked_call(query, key, value, causal, window, alignment, scale, f, page_layout, max_len_k, block_mask, relative_bias, (out_gate, out_norm_weight, out_norm_eps),
                                                        ((q_scale, k_scale, v_scale), scale_rows, out_dtype))  # fmt: skip
-    problem = _problem(query, key, value, masking, return_lse, f, scales)
-    precisions.number_of("heed.explain()", precision)
+    number = precisions.number_of("heed.explain()", precision)
+    if number and precision_entries.serves(query, f) and _refusal(query, key, value, masking, return_lse, f, number):
+        calls = list(precision_entries.calls(query, key, value, f))
+        of_qkv, of_entry = max(calls, key=lambda call: call[0][1].shape[2])
+        return f"entries   {len(calls)} dense calls, one after the other; that of most keys:\n" + _explained(_problem(*of_qkv, masking, return_lse, of_entry), query, precision)
+    return _explained(_problem(query, key, value, masking, return_lse, f, scales), query, precision)
+
+
+def _explained(problem, query, precision):
     options = c_api.Options(struct_size=ctypes.sizeof(c_api.Options), threads=torch.get_num_threads() if query.device.type == "cpu" else 0,
                             precision=precision.encode() if precision else None)  # fmt: skip
     library = c_api.library(str(libraries.folder() / "libheed.so")).lib

@@ -193,7 +193,7 @@ def backward_features(ctx, *grads):
     if lse is not None:
         *of_qkv, of_bias = _by_kernel(*tensors, outputs[0], lse, grads[0], arguments[3], arguments[6], ctx.needs_input_grad[_BIAS])
         return *of_qkv, *(None,) * (_BIAS - 3), of_bias, *(None,) * (len(arguments) - _BIAS)
-    return *_by_operators(arguments, ctx.needs_input_grad, grads), None
+    return *by_operators(arguments, ctx.needs_input_grad, grads), None
 
 
 def save_biased(ctx, query, key, value, bias, o, lse, masking):
@@ -212,7 +212,7 @@ def backward_biased(ctx, *grads):
     if lse is not None:
         return _by_kernel(*tensors, o, lse, grads[0], mask, scale, bias_needs)
     q, k, v, bias = tensors
-    found = _by_operators([q, k, v, *ctx.masking, 0.0, bias], (q_needs, k_needs, v_needs, *(False,) * 5, bias_needs), grads)
+    found = by_operators([q, k, v, *ctx.masking, 0.0, bias], (q_needs, k_needs, v_needs, *(False,) * 5, bias_needs), grads)
     return *found[:3], found[_BIAS]
 
 
@@ -257,7 +257,7 @@ def _by_kernel(q, k, v, bias, o, lse, grad_o, mask, scale, bias_needs_gradient):
     return *of_qkv, of_bias.sum_to_size(sizes) if bias_needs_gradient else None
 
 
-def _by_operators(arguments, needs, grads):
+def by_operators(arguments, needs, grads):
     """Gradients of the first arguments of heed::forward_features that need one, and None for the others. Differentiable in turn."""
     is_differentiable = torch.is_grad_enabled()
     arguments, wanted = list(arguments), {}

@@ -11,11 +11,13 @@
 | heed::forward_precision | forward_features of inputs that a mode quantises (heed.precision), or as they are where it serves them not; no gradient |
 | heed::forward_scaled | forward_features of tensors of 8 bits with scale factors (heed.quantised); no gradient |
 | heed::forward_features | forward_lse with what most calls do not have: biases, relative-position biases, a softcap, sinks, lengths, pages, lists of blocks, prefixes, dropout, norms and gates of rows of O; with a gradient |
+| heed::forward_dropout, heed::dropout_backward | attention whose dropout PyTorch's generator draws (heed.dropout_calls), and its gradient |
 | heed::append_kv | new keys and values written into a cache, in place; no gradient |
 | heed::unfused, heed::unfused_features | attention in PyTorch's operators, where libheed has no program for what forward was called with |
 
-Kernels for CPUs and GPUs are in libheed_torch.so (bindings/torch); shapes of traced tensors, gradients, batching rules and autocast
-are here. https://docs.pytorch.org/docs/stable/library.html
+Kernels for CPUs and GPUs are in libheed_torch.so (bindings/torch); shapes of traced tensors and autocast are here. Gradients and batching rules are
+registered by heed.gradients and heed.dropout_calls, what stands at the autograd keys by heed.routing, which imports these; heed.functional imports it.
+https://docs.pytorch.org/docs/stable/library.html
 """
 
 from pathlib import Path
@@ -41,6 +43,7 @@ _FEATURES = (
 
 native = libraries.operator_library()
 _tag = torch.Tag.pt2_compliant_tag
+_draws = (_tag, torch.Tag.nondeterministic_seeded)  # two calls alike are two: with dropout PyTorch's generator is drawn from
 try:
     library = torch.library.Library("heed", "DEF")
 except RuntimeError as error:
@@ -61,10 +64,18 @@ library.define(
 )
 library.define(f"unfused_features({_FEATURES}) -> (Tensor, Tensor)", tags=_tag)
 library.define(f"unfused({_FORWARD}) -> (Tensor, Tensor)", tags=_tag)
-library.define(f"scaled_dot_product_attention({_SDPA}) -> Tensor", tags=_tag)
-library.define(f"hand_back({_SDPA.replace(' *,', '')}, int reason=0) -> Tensor", tags=_tag)
+library.define(f"scaled_dot_product_attention({_SDPA}) -> Tensor", tags=_draws)
+library.define(f"hand_back({_SDPA.replace(' *,', '')}, int reason=0) -> Tensor", tags=_draws)
 library.define(f"refusal({_SDPA.replace(' *,', '')}, bool wants_lse=False, bool is_other_form=False) -> int", tags=_tag)
-library.define(f"in_other_form({_SDPA.replace(' *,', '')}) -> Tensor?", tags=_tag)
+library.define(f"in_other_form({_SDPA.replace(' *,', '')}) -> Tensor?", tags=_draws)
+library.define(
+    "forward_dropout(Tensor query, Tensor key, Tensor value, int mask=0, float? scale=None, Tensor? bias=None, float dropout_p=0.0) -> (Tensor, Tensor, Tensor)", tags=_draws
+)
+library.define(
+    "dropout_backward(Tensor grad_o, Tensor query, Tensor key, Tensor value, Tensor? bias, Tensor numbers, int mask, float? scale, float dropout_p, bool of_bias) "
+    "-> (Tensor, Tensor, Tensor, Tensor)",
+    tags=_tag,
+)
 
 # A key that no tensor has: Python's kernel of aten::scaled_dot_product_attention is there for the library to find.
 PYTHON_KEY = torch._C.DispatchKey.AutogradPrivateUse3
@@ -105,10 +116,11 @@ def _(query, key, value, mask=0, window_left=-1, window_right=-1, scale=None, or
     return _like(query, (*query.shape[:3], value.shape[3])), query.new_empty(query.shape[:3], dtype=torch.float32)
 
 
-def _shapes_of_features(query, key, value, mask=0, window_left=-1, window_right=-1, scale=None, softcap=0.0, bias=None, sinks=None, alibi_slopes=None, key_lengths=None,
+def shapes_of_features(query, key, value, mask=0, window_left=-1, window_right=-1, scale=None, softcap=0.0, bias=None, sinks=None, alibi_slopes=None, key_lengths=None,
       cu_seqlens_q=None, cu_seqlens_k=None, page_table=None, block_counts=None, block_indices=None, prefix_lengths=None, max_len_q=0, max_len_k=0, block_rows=0, block_keys=0,
       dropout_p=0.0, dropout_seed=0, dropout_offset=0, relative_bias=None, relative_max_distance=0, relative_bidirectional=True,
       out_gate=None, out_norm_weight=None, out_norm_eps=0.0, last=None):  # fmt: skip
+    """O and the log-sum-exp of a call with features, without memory."""
     if cu_seqlens_q is not None:
         torch._check(query.dim() == 3, lambda: "queries of entries with cu_seqlens_q are (total, heads, dim)")
         total, heads, _ = query.shape
@@ -119,12 +131,12 @@ def _shapes_of_features(query, key, value, mask=0, window_left=-1, window_right=
 
 @torch.library.register_fake("heed::forward_features", lib=library)
 def _(query, key, value, *rest, or_unfused=True, **named):
-    return _shapes_of_features(query, key, value, *rest, **named)
+    return shapes_of_features(query, key, value, *rest, **named)
 
 
 @torch.library.register_fake("heed::forward_precision", lib=library)
 def _(query, key, value, *rest, precision=0, or_plain=False, **named):
-    return _shapes_of_features(query, key, value, *rest[:28], **named)
+    return shapes_of_features(query, key, value, *rest[:28], **named)
 
 
 _WIDE = (torch.float16, torch.bfloat16, torch.float32)  # by heed_dtype
@@ -132,7 +144,7 @@ _WIDE = (torch.float16, torch.bfloat16, torch.float32)  # by heed_dtype
 
 @torch.library.register_fake("heed::forward_scaled", lib=library)
 def _(query, key, value, *rest, q_scale=None, k_scale=None, v_scale=None, q_scale_rows=1, k_scale_rows=1, v_scale_rows=1, out_dtype=-1, **named):
-    o, lse = _shapes_of_features(query, key, value, *rest[:28], **named)
+    o, lse = shapes_of_features(query, key, value, *rest[:28], **named)
     wide = rest[34] if len(rest) > 34 else out_dtype
     return (o if wide < 0 else torch.empty_like(o, dtype=_WIDE[wide])), lse
 
@@ -225,7 +237,3 @@ def _autocast(name, key, device_type):
 for _name in ("forward", "forward_lse", "forward_features", "forward_precision", "scaled_dot_product_attention"):
     _autocast(_name, torch._C.DispatchKey.AutocastCPU, "cpu")
     _autocast(_name, torch._C.DispatchKey.AutocastCUDA, "cuda")
-
-# ------------------------------------------------------------------------------------------------ gradients and batching
-
-from heed import gradients, routing  # noqa: E402,F401: they register with the operators above

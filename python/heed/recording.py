@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from heed import features, forms, functional, operators, routing, unfused
+from heed import features, forms, functional, operators, override, routing, unfused
 
 SCHEMA = 1
 WHAT = "calls"
@@ -158,8 +158,6 @@ def record(path=None, *, tensors=False, by="torch"):
     """
     if by not in ("torch", "heed"):
         raise ValueError(f'heed.record(): by is {by!r}; it must be "torch" or "heed"')
-    from heed import override
-
     if override._installed:
         raise RuntimeError("heed.record() within heed.sdpa() or after heed.install(): both stand in the place of one function; leave that first")
     if not _lock.acquire(blocking=False):

@@ -12,7 +12,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch._subclasses.functional_tensor import FunctionalTensor
 
-from heed import features, forms, gradients, operators, unfused
+from heed import dropout_calls, forms, gradients, operators, unfused
 from heed import precision as precisions
 
 _refusal = torch.ops.heed.refusal.default
@@ -20,10 +20,12 @@ _forward = torch.ops.heed.forward.default
 _forward_lse = torch.ops.heed.forward_lse.default
 _forward_features = torch.ops.heed.forward_features.default
 _forward_precision = torch.ops.heed.forward_precision.default
+_forward_dropout = torch.ops.heed.forward_dropout.default
 _FLOATS_OF_MASKS = (torch.bool, torch.float32)  # beside queries of any type
 _sdpa = torch.ops.heed.scaled_dot_product_attention.default
 _DEVICES = {"cpu": torch._C.DispatchKeySet(torch._C.DispatchKey.CPU), "cuda": torch._C.DispatchKeySet(torch._C.DispatchKey.CUDA)}
 _TRACED = (FakeTensor, FunctionalTensor)
+_MOST_DIMS = {"cpu": 512, "cuda": 256}  # of a head, of families
 
 
 @functools.cache
@@ -53,7 +55,7 @@ def is_served_in_trace(query, key, value, attn_mask, dropout_p, is_causal, scale
     """The conditions of bindings/torch/call.cpp, for lifted tensors without memory, whose sizes may be symbols. Where libheed has no
     program for the sizes of a run, heed::forward computes it by heed::unfused."""
     return (
-        dropout_p == 0
+        0 <= dropout_p <= 1
         and query.dtype == key.dtype == value.dtype
         and query.device == key.device == value.device
         and query.dtype in (torch.float16, torch.bfloat16, torch.float32)
@@ -63,9 +65,9 @@ def is_served_in_trace(query, key, value, attn_mask, dropout_p, is_causal, scale
         and key.shape[2] == value.shape[2]
         and query.shape[3] == key.shape[3]
         and (query.shape[1] == key.shape[1] or key.shape[1] == 1 or (enable_gqa and query.shape[1] % key.shape[1] == 0))
-        and query.shape[3] <= 256
-        and value.shape[3] <= 256
-        and (attn_mask is None or (not is_causal and _is_bias(attn_mask, query, (*query.shape[:3], key.shape[2]))))
+        and max(query.shape[3], value.shape[3]) <= _MOST_DIMS.get(query.device.type, 0)
+        and (attn_mask is None or _is_bias(attn_mask, query, (*query.shape[:3], key.shape[2])))
+        and (attn_mask is None or not is_causal or forms.takes_mask_beside_causal(query, key, value, attn_mask, dropout_p, scale, enable_gqa))
     )
 
 
@@ -138,6 +140,8 @@ def route(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, *, 
     if not of_four or not is_served_in_trace(*of_four, form.attn_mask, dropout_p, is_causal, form.scale, enable_gqa, needs_gradient):
         return operators.hand_back(*inputs, *rest, "arguments that a trace does not serve")
     masking = *masking[:3], form.scale
+    if dropout_p > 0:
+        return form.unfolded(_forward_dropout(*of_four, masking[0], form.scale, form.attn_mask, dropout_p)[0])
     if (precision := precisions.in_traces()) and not needs_gradient:
         return form.unfolded(_forward_precision(*of_four, *masking, bias=form.attn_mask, precision=precision, or_plain=True)[0])
     if attn_mask is not None:
@@ -149,9 +153,9 @@ def in_other_form(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=Fa
     """O of a call of scaled_dot_product_attention that is refused as it is and has another form (heed.forms): by Heed, or by PyTorch where Heed has no kernel for
     that form either, and counted so. None, and not counted, where it has no other form."""
     call = query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa
-    if backend_selection() or not 0 <= dropout_p <= 1 or (dropout_p > 0 and query.device.type != "cpu"):
+    if backend_selection() or not 0 <= dropout_p <= 1:
         return None
-    if attn_mask is not None and is_causal and (dropout_p > 0 or not forms.takes_mask_beside_causal(query, key, value, attn_mask, scale, enable_gqa)):
+    if attn_mask is not None and is_causal and not forms.takes_mask_beside_causal(query, key, value, attn_mask, dropout_p, scale, enable_gqa):
         return None
     form = forms.plain(query, key, value, attn_mask, scale, enable_gqa)
     of_four = form and lifted(form.query, form.key, form.value, form.attn_mask, enable_gqa)
@@ -165,23 +169,19 @@ def in_other_form(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=Fa
         operators.native.heed_torch_count(True, b"", b"tensors without elements")
         return form.unfolded(forms.WithoutElements.apply((*q.shape[:3], v.shape[3]), q, k, v, mask))
     has_both = mask is not None and is_causal
-    reason = _refusal(q, k, v, mask, 0.0, is_causal, form.scale, enable_gqa, needs_gradient or has_both or dropout_p > 0, True)
+    if dropout_p > 0 and dropout_calls.is_capturing(q.device):
+        return operators.hand_back(*call, dropout_calls.IN_A_CAPTURE)
+    reason = _refusal(q, k, v, mask, dropout_p, is_causal, form.scale, enable_gqa, needs_gradient or has_both or dropout_p > 0, True)
     if reason:
         return None if reason in operators.MAY_HAVE_OTHER_FORM else operators.hand_back(*call, reason)
     masking = unfused.CAUSAL_TOP_LEFT if is_causal else unfused.NONE, -1, -1, form.scale
     if dropout_p > 0:
-        return form.unfolded(_forward_features(q, k, v, *masking, bias=mask, dropout_p=dropout_p, dropout_seed=drawn_seed())[0])
+        return form.unfolded(_forward_dropout(q, k, v, masking[0], form.scale, mask, dropout_p)[0])
     if needs_gradient:
         return form.unfolded((Attention.apply(q, k, v, *masking) if mask is None else BiasedAttention.apply(q, k, v, mask, *masking))[0])
     if has_both:
         return form.unfolded(_forward_features(q, k, v, *masking, bias=mask)[0])
     return form.unfolded(_sdpa(q, k, v, mask, 0.0, is_causal, scale=form.scale, enable_gqa=enable_gqa))
-
-
-def drawn_seed():
-    """The dropout_seed of a call of scaled_dot_product_attention on a CPU: of PyTorch's generator, so that torch.manual_seed and
-    torch.utils.checkpoint make the same call drop the same."""
-    return int(torch.randint(2**62, (), dtype=torch.int64, device="cpu"))
 
 
 def _fits(q, k, v, mask, enable_gqa):

@@ -70,17 +70,29 @@ def forward_features(
         o, lse = _dense_features(q, k, v, bias=bias, alibi_slopes=alibi_slopes, key_lengths=key_lengths, lists=lists, prefix_lengths=prefix_lengths, **common)
         return like_queries(output.finished(o, *end), q), lse
     results = []
-    for entry in range(page_table.shape[0] if page_table is not None else cu_seqlens_q.shape[0] - 1):
-        of_q, of_k, of_v = _entry(entry, q, k, v, key_lengths, cu_seqlens_q, cu_seqlens_k, page_table, max_len_q, max_len_k)
-        len_q, len_k = of_q.shape[2], of_k.shape[2]
-        of_bias = None if bias is None else _of_entry(bias, entry, len_q, len_k)
-        slopes = alibi_slopes if alibi_slopes is None or alibi_slopes.dim() == 1 else alibi_slopes[entry]
+    for entry, of_qkv, of_entry in entries(q, k, v, bias, alibi_slopes, key_lengths, prefix_lengths, cu_seqlens_q, cu_seqlens_k, page_table, max_len_q, max_len_k):
         of_lists = lists
         if lists is not None and block_counts.shape[0] > 1:
             of_lists = block_counts[entry : entry + 1], block_indices[entry : entry + 1], block_rows, block_keys
-        prefix = None if prefix_lengths is None else prefix_lengths[entry : entry + 1]
-        results.append(_dense_features(of_q, of_k, of_v, bias=of_bias, alibi_slopes=slopes, lists=of_lists, prefix_lengths=prefix, first_entry=entry, **common))
-    if cu_seqlens_q is None:
+        results.append(_dense_features(*of_qkv, lists=of_lists, first_entry=entry, **of_entry, **common))
+    return joined(results, q, end)
+
+
+def entries(q, k, v, bias, alibi_slopes, key_lengths, prefix_lengths, cu_seqlens_q, cu_seqlens_k, page_table, max_len_q, max_len_k):
+    """Of each entry of a ragged batch or one of keys in pages: its number, its dense Q, K and V with a batch of 1, and its part of a bias, of slopes and of
+    prefixes by name. It waits for the device."""
+    for entry in range(page_table.shape[0] if page_table is not None else cu_seqlens_q.shape[0] - 1):
+        of_qkv = _entry(entry, q, k, v, key_lengths, cu_seqlens_q, cu_seqlens_k, page_table, max_len_q, max_len_k)
+        yield entry, of_qkv, {
+            "bias": None if bias is None else _of_entry(bias, entry, of_qkv[0].shape[2], of_qkv[1].shape[2]),
+            "alibi_slopes": alibi_slopes if alibi_slopes is None or alibi_slopes.dim() == 1 else alibi_slopes[entry],
+            "prefix_lengths": None if prefix_lengths is None else prefix_lengths[entry : entry + 1],
+        }
+
+
+def joined(results, q, end):
+    """O and the log-sum-exp of a batch whose entries have these ones, O normed and gated by `end`, the last arguments of `forward_features`."""
+    if q.dim() == 4:
         return like_queries(output.finished(torch.cat([o for o, _ in results]), *end), q), torch.cat([lse for _, lse in results])
     ragged = output.finished(torch.cat([o[0].transpose(0, 1) for o, _ in results]), *end, is_ragged=True)
     return ragged.contiguous(), torch.cat([lse[0] for _, lse in results], dim=1).contiguous()

@@ -93,6 +93,26 @@ TEST(Covering, IsLessThanAThousandPrograms) {
   EXPECT_LT(covering_file(kPackaged)->records().size(), 1000U);
 }
 
+// Of every dtype and mask the one with all features, which runs problems without them too.
+TEST(Covering, HeadDimsOfFewModelsHaveOneProgramEach) {
+  const DeviceFacts cpu = representative_cpu(*find_cpu_level("x86-64-v3"));
+  CoveringOptions options{.dtypes = {Dtype::fp32, Dtype::bf16}, .dims = {64, 512}, .samples = 20};
+  const auto all = covering_programs(cpu, options);
+  options.dims = {64};
+  const auto usual = covering_programs(cpu, options);
+  ASSERT_EQ(all.size(), usual.size() + 2 * 3);
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    if (i < usual.size()) {
+      EXPECT_EQ(all[i].variant.id(), usual[i].variant.id());  // those of other head dims stay as they are
+      continue;
+    }
+    EXPECT_EQ(all[i].workload.dim, 512);
+    EXPECT_EQ(all[i].variant.problem.features, all[i].variant.family->features());
+  }
+  options.dims = {512};
+  EXPECT_TRUE(covering_programs(representative_gpu("sm_90a"), options).empty());
+}
+
 // Tiles of an A100 do not fit into an A10's shared memory; the rule's choice for the A10 lies beside them.
 TEST(Covering, CodeOfAnA100HoldsWhatTheRuleOfAnA10Names) {
   const DeviceFacts a10 = representative_gpu("sm_86");

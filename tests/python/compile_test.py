@@ -78,7 +78,8 @@ class Compiled(unittest.TestCase):
         for name, mask, learned, named, served in (
             ("of queries", bias, q.clone().requires_grad_(), {}, 1),
             ("of the mask", bias.clone().requires_grad_(), q, {}, 1),
-            ("beside is_causal", bias, q, {"is_causal": True}, 0),
+            ("beside is_causal", bias, q, {"is_causal": True}, 1),
+            ("of the queries beside is_causal", bias, q.clone().requires_grad_(), {"is_causal": True}, 1),
         ):
             with self.subTest(name):
                 torch._dynamo.reset()
@@ -122,7 +123,7 @@ class Compiled(unittest.TestCase):
 
     def test_sizes_that_no_program_has_when_a_trace_runs(self):
         # The trace saw head dims that Heed serves; symbols hide what a run brings. heed::unfused computes it.
-        q, k, v = (torch.randn(1, 1, 8, 300) for _ in range(3))
+        q, k, v = (torch.randn(1, 1, 8, 600) for _ in range(3))
         o = torch.ops.heed.forward(q, k, v)
         torch.testing.assert_close(o, F.scaled_dot_product_attention(q, k, v), atol=1e-5, rtol=1e-4)
 

@@ -83,6 +83,44 @@ class Graphs(unittest.TestCase):
             torch.testing.assert_close(o, wanted)
 
 
+class Dropout(unittest.TestCase):
+    """dropout_p of PyTorch's function: numbers from the GPU's generator."""
+
+    def test_calls_and_gradients(self):
+        q, k, v = (tensor.requires_grad_() for tensor in tensors((2, 4, 2, 70, 131, 64, 64), torch.float16, "cuda"))
+        generator = torch.cuda.default_generators[torch.cuda.current_device()]
+        for named, hidden in (({}, None), ({"is_causal": True}, torch.ones(70, 131, dtype=torch.bool, device="cuda").triu(1))):
+            torch.manual_seed(5)
+            generator.set_offset(8)
+            with heed.sdpa(strict=True):
+                o, other = (F.scaled_dot_product_attention(q, k, v, dropout_p=0.3, enable_gqa=True, **named) for _ in range(2))
+            self.assertFalse(torch.equal(o, other))
+            self.assertEqual((generator.initial_seed(), generator.get_offset()), (5, 16))
+            exact = [tensor.detach().double().requires_grad_() for tensor in (q, k, v)]
+            keys, values = (tensor.repeat_interleave(2, 1) for tensor in exact[1:])
+            scores = exact[0] @ keys.transpose(-1, -2) / 8
+            scores = scores if hidden is None else scores.masked_fill(hidden, -torch.inf)
+            wanted = (scores.softmax(-1) * heed.dropout_mask(0.3, 5, 8, (2, 4, 70, 131), "cuda") / 0.7) @ values
+            assert_close(self, o, wanted, torch.float16)
+            weight = torch.randn_like(o)
+            for one, two in zip(torch.autograd.grad((o * weight).float().sum(), (q, k, v)), torch.autograd.grad((wanted * weight.double()).sum(), exact)):
+                torch.testing.assert_close(one.double(), two, atol=2e-2, rtol=2e-2)
+
+    def test_a_graph_drops_anew_in_each_replay(self):
+        q, k, v = tensors(SMALL, torch.float16, "cuda")
+        F.scaled_dot_product_attention(q, k, v, dropout_p=0.3)
+        heed.reset_report()
+        graph = torch.cuda.CUDAGraph()
+        with heed.sdpa(), torch.cuda.graph(graph):
+            o = F.scaled_dot_product_attention(q, k, v, dropout_p=0.3)
+        self.assertEqual((heed.report().served, heed.report().handed_back), (0, 1), str(heed.report()))
+        outputs = []
+        for _ in range(2):
+            graph.replay()
+            outputs.append(o.clone())
+        self.assertFalse(torch.equal(*outputs))
+
+
 class Devices(unittest.TestCase):
     def test_every_device_and_thread(self):
         if torch.cuda.device_count() < 2:

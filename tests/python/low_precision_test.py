@@ -85,8 +85,46 @@ class Calls(unittest.TestCase):
         arguments = {"cu_seqlens_q": starts, "cu_seqlens_k": starts, "max_len_q": 70, "max_len_k": 70}
         o = heed.attention_varlen(*rows, **arguments, precision="fp8_smooth")
         self.assertLess(relative(o, heed.attention_varlen(*rows, **arguments)), 0.1)
+
+    def test_blocks_of_ragged_batches_begin_with_each_entry(self):
+        rows = [torch.randn(100, heads, 64) for heads in (4, 2, 2)]
+        starts = torch.tensor([0, 30, 30, 100])  # the second entry is empty
+        bias, slopes = torch.randn(3, 1, 1, 70), torch.rand(3, 4)
+        gate, weight = torch.randn(100, 4, 64), torch.rand(64)
+        o, lse = heed.attention_varlen(*rows, cu_seqlens_q=starts, cu_seqlens_k=starts, max_len_q=70, max_len_k=70, causal=True, bias=bias, alibi_slopes=slopes,
+                                       out_gate=gate, out_norm_weight=weight, return_lse=True, precision="int8_smooth")  # fmt: skip
+        for entry, (begin, end) in enumerate(((0, 30), (30, 30), (30, 100))):
+            if begin == end:
+                continue
+            one = [tensor[begin:end].transpose(0, 1)[None] for tensor in rows]
+            wanted, of_row = heed.attention(*one, causal=True, bias=bias[entry, ..., : end - begin], alibi_slopes=slopes[entry], out_gate=gate[begin:end].transpose(0, 1)[None], out_norm_weight=weight,
+                                            return_lse=True, precision="int8_smooth")  # fmt: skip
+            torch.testing.assert_close(o[begin:end], wanted[0].transpose(0, 1), atol=1e-5, rtol=1e-4)
+            torch.testing.assert_close(lse[:, begin:end], of_row[0])
         with self.assertRaisesRegex(NotImplementedError, "entries of a ragged batch begin within blocks; take a mode by heads or by rows; the modes that are served here: int8_token_smooth, fp8"):
-            heed.attention_varlen(*rows, **arguments, precision="int8_smooth")
+            heed.attention_varlen(*rows, cu_seqlens_q=starts, cu_seqlens_k=starts, max_len_q=70, max_len_k=70, dropout_p=0.1, precision="int8_smooth")
+
+    def test_keys_in_pages_are_copied_out_of_them(self):
+        q, k, v = tensors((3, 4, 2, 5, 48, 64, 64), torch.float32, "cpu")
+        lengths = torch.tensor([48, 0, 33])
+        table = torch.randperm(9, generator=torch.Generator().manual_seed(1)).reshape(3, 3)
+        k_pages, v_pages = torch.zeros(9, 16, 2, 64), torch.zeros(9, 16, 2, 64)
+        for pages, dense in ((k_pages, k), (v_pages, v)):
+            pages[table.flatten()] = dense.transpose(1, 2).reshape(9, 16, 2, 64)
+        for mode in ("fp8_smooth", "int8_smooth"):
+            o, lse = heed.attention(q, k_pages, v_pages, page_table=table, key_lengths=lengths, causal=True, alignment="bottom_right", return_lse=True, precision=mode)
+            for entry, length in enumerate(lengths.tolist()):
+                if length == 0:
+                    self.assertEqual((o[entry].abs().max(), lse[entry].max()), (0, -torch.inf))
+                    continue
+                one = q[entry : entry + 1], k[entry : entry + 1, :, :length], v[entry : entry + 1, :, :length]
+                wanted, of_row = heed.attention(*one, causal=True, alignment="bottom_right", return_lse=True, precision=mode)
+                torch.testing.assert_close(o[entry], wanted[0], atol=1e-5, rtol=1e-4)
+                torch.testing.assert_close(lse[entry], of_row[0])
+        text = heed.explain(q, k_pages, v_pages, page_table=table, key_lengths=lengths, precision="fp8_smooth")
+        self.assertRegex(text, "entries   3 dense calls, one after the other; that of most keys:\n(.*\n)*runs      fwd_cpu")
+        with self.assertRaisesRegex(NotImplementedError, "a softcap that is another"):
+            heed.attention(q, k_pages, v_pages, page_table=table, softcap=3.0, precision="fp8_smooth")
 
     def test_explain_says_what_a_mode_costs(self):
         text = heed.explain(self.q, self.k, self.v, precision="fp8_smooth")
@@ -224,7 +262,7 @@ class InThePlaceOfPyTorch(unittest.TestCase):
         o, _ = torch.ops.heed.forward_precision(*short, precision=rotated, or_plain=True)
         torch.testing.assert_close(o, F.scaled_dot_product_attention(*short), atol=1e-5, rtol=1e-4)
         # Where no program has the sizes at all, PyTorch's operators compute it.
-        long = [torch.randn(1, 1, 8, 300) for _ in range(3)]
+        long = [torch.randn(1, 1, 8, 600) for _ in range(3)]
         o, _ = torch.ops.heed.forward_precision(*long, precision=number, or_plain=True)
         torch.testing.assert_close(o, F.scaled_dot_product_attention(*long), atol=1e-5, rtol=1e-4)
 

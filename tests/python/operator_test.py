@@ -223,8 +223,8 @@ class Refusals(unittest.TestCase):
         torch.testing.assert_close(o, torch.cat([part.mean(0, keepdim=True).expand(len(part), 4, 64) for part in rows.split([4, 5])]), atol=1e-5, rtol=1e-4)
 
     def test_what_no_kernel_computes(self):
-        self.refused(NotImplementedError, "fp32_d300", *(torch.zeros(1, 1, 8, 300) for _ in range(3)))
-        self.refused(NotImplementedError, "d300", *(torch.zeros(1, 1, 8, 300) for _ in range(3)), softcap=2.0, bias=torch.zeros(8))
+        self.refused(NotImplementedError, "d600:fp32", *(torch.zeros(1, 1, 8, 600) for _ in range(3)))
+        self.refused(NotImplementedError, "d600", *(torch.zeros(1, 1, 8, 600) for _ in range(3)), softcap=2.0, bias=torch.zeros(8))
         for features in ({}, {"softcap": 2.0}, {"sinks": torch.zeros(4)}):
             self.refused(NotImplementedError, "float64", self.q.double(), self.k.double(), self.v.double(), **features)
         self.assertEqual(heed.attention(self.q, self.k, self.v, softcap=0.0, bias=None).shape, self.q.shape)
@@ -232,7 +232,7 @@ class Refusals(unittest.TestCase):
     def test_explain(self):
         self.assertIn("runs      fwd_cpu", heed.explain(self.q, self.k, self.v, causal=True))
         self.assertRegex(heed.explain(self.q, self.k, self.v, softcap=1.0), "fp32:softcap=1\n(.*\n)*runs      fwd_cpu")
-        self.assertIn("refused", heed.explain(*(torch.zeros(1, 1, 8, 300) for _ in range(3))))
+        self.assertIn("refused", heed.explain(*(torch.zeros(1, 1, 8, 600) for _ in range(3))))
         with self.assertRaises(ValueError):
             heed.explain(self.q, self.k, self.v, scale=-math.inf)
 

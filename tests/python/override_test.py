@@ -99,10 +99,10 @@ class Overrides(unittest.TestCase):
             "not finite": lambda: F.scaled_dot_product_attention(q[..., :1].abs(), k[..., :1].abs(), v, scale=torch.inf),
             "scale that is not finite": lambda: F.scaled_dot_product_attention(learned[..., :1].abs(), k[..., :1].abs(), v, scale=torch.inf),
             "selection of backends": lambda: with_math(q, k, v),
-            "d300": lambda: F.scaled_dot_product_attention(*(torch.zeros(1, 1, 8, 300) for _ in range(3))),
-            "no program for fp32_d300": lambda: F.scaled_dot_product_attention(*(torch.zeros(1, 1, 1, 8, 300) for _ in range(3))),
-            "program for fp32_d300": lambda: F.scaled_dot_product_attention(*(torch.zeros(8, 300) for _ in range(3))),
-            "fp32_d300": lambda: F.scaled_dot_product_attention(*(torch.zeros(1, 1, 8, 300) for _ in range(3)), seen[:8, :8]),
+            "d600": lambda: F.scaled_dot_product_attention(*(torch.zeros(1, 1, 8, 600) for _ in range(3))),
+            "no family runs b1h1l8d600:fp32": lambda: F.scaled_dot_product_attention(*(torch.zeros(1, 1, 1, 8, 600) for _ in range(3))),
+            "runs b1h1l8d600:fp32": lambda: F.scaled_dot_product_attention(*(torch.zeros(8, 600) for _ in range(3))),
+            "head dim 600 is not supported": lambda: F.scaled_dot_product_attention(*(torch.zeros(1, 1, 8, 600) for _ in range(3)), seen[:8, :8]),
         }
         for words, call in cases.items():
             with self.subTest(words):

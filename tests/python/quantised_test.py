@@ -138,7 +138,7 @@ class Caches(unittest.TestCase):
         one = self.cache
         q = torch.randn(2, 4, 1, 64)
         with self.assertRaisesRegex(NotImplementedError, "keys in pages are a cache that outlives it; quantise the pages as they are written.* k_scale= and v_scale= of heed.attention"):
-            heed.attention(q, one.k_pages.float(), one.v_pages.float(), page_table=one.table, precision="fp8_smooth")
+            heed.attention(q, one.k_pages.float(), one.v_pages.float(), page_table=one.table, dropout_p=0.1, precision="fp8_smooth")
 
     def test_what_is_refused(self):
         one = self.cache

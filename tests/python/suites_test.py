@@ -88,6 +88,8 @@ class Imports(unittest.TestCase):
         "unfused": {"torch", "heed", "heed.relative_bias"},
         "relative_bias": {"torch"},
         "output": {"torch"},
+        "dropout_calls": {"torch", "heed"},
+        "precision_entries": {"heed"},
         "blocks": {"torch"},
         "block_patterns": {"torch"},
         "flashinfer_contender": {"torch", "heed.contenders", "heed.feature_calls", "heed.reference"},
@@ -114,6 +116,24 @@ class Imports(unittest.TestCase):
                     found.add(node.module)
             outside = {module for module in found if module.split(".")[0] in ("torch", "heed")}
             self.assertLessEqual({m if m.startswith("heed") else "torch" for m in outside}, allowed, name)
+
+    def test_go_in_no_circle(self):
+        modules = {path.stem: path for path in Path(suites.__file__).parent.glob("*.py") if not path.stem.startswith("__")}
+
+        def imported(name):
+            """Modules of Heed, also where a function imports them."""
+            for node in ast.walk(ast.parse(modules[name].read_text())):
+                if isinstance(node, ast.Import):
+                    yield from (alias.name.removeprefix("heed.") for alias in node.names if alias.name.startswith("heed."))
+                elif isinstance(node, ast.ImportFrom) and node.module == "heed":
+                    yield from (alias.name for alias in node.names)
+                elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("heed."):
+                    yield node.module.removeprefix("heed.")
+
+        left = {name: {other for other in imported(name) if other in modules and other != name} for name in modules}
+        while free := {name for name, others in left.items() if not others}:
+            left = {name: others - free for name, others in left.items() if name not in free}
+        self.assertEqual(left, {}, "these modules wait for each other")
 
 
 class Suites(unittest.TestCase):

@@ -1,0 +1,199 @@
+"""Which calls of scaled_dot_product_attention go back to PyTorch: a sweep over its arguments, of which the table below names every reason."""
+
+import contextlib
+import unittest
+import warnings
+
+import torch
+import torch.nn.functional as F
+from attention_cases import require_programs
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+# Reason -> the cases, by words of their names, that it alone is for. docs/pytorch.md says why of each.
+TYPE = "an element type other than float16, bfloat16 or float32"
+SCALE = "a scale that is not finite"
+SIZE = "no family runs"
+SELECTION = "a selection of backends (torch.nn.attention.sdpa_kernel)"
+TRANSFORM = "a transform of torch.func, or forward-mode differentiation"
+SUBCLASS = "a subclass of torch.Tensor"
+IN_TRACES = "arguments that a trace does not serve"
+
+
+def setUpModule():
+    require_programs()
+    global heed
+    import heed
+
+
+def numbers(*sizes, seed=1):
+    return torch.randn(sizes, generator=torch.Generator().manual_seed(seed))
+
+
+def forms():
+    """Name -> Q, K and V, and whether they share heads."""
+    q, k, v = numbers(2, 4, 6, 64), numbers(2, 4, 9, 64, seed=2), numbers(2, 4, 9, 64, seed=3)
+    return {
+        "dense": (q, k, v, False),
+        "half": (q.half(), k.half(), v.half(), False),
+        "bfloat16": (q.bfloat16(), k.bfloat16(), v.bfloat16(), False),
+        "float64": (q.double(), k.double(), v.double(), False),
+        "length outer": (*(tensor.transpose(1, 2).contiguous().transpose(1, 2) for tensor in (q, k, v)), False),
+        "strided": (q[..., ::2], k[..., ::2], v[..., ::2], False),
+        "three dimensions": (q[0], k[0], v[0], False),
+        "two dimensions": (q[0, 0], k[0, 0], v[0, 0], False),
+        "five dimensions": (q[None], k[None], v[None], False),
+        "ranks that differ": (q, k[0], v[0], False),
+        "shared heads": (q, k[:, :2], v[:, :2], True),
+        "shared heads of two numbers": (q, k[:, :2], v, True),
+        "one entry of keys": (q, k[:1], v[:1], False),
+        "one head of keys": (q, k[:, :1], v[:, :1], False),
+        "in one place": (q[:1].expand_as(q), k[:1].expand_as(k), v[:1].expand_as(v), False),
+        "other dims of values": (q, k, v[..., :24], False),
+        "a dim of 1": (q[..., :1], k[..., :1], v, False),
+        "a dim of 80": (numbers(1, 2, 6, 80), numbers(1, 2, 9, 80), numbers(1, 2, 9, 80), False),
+        "a dim of 300": (numbers(1, 2, 6, 300), numbers(1, 2, 9, 300), numbers(1, 2, 9, 300), False),
+        "a dim of 512": (numbers(1, 1, 6, 512), numbers(1, 1, 9, 512), numbers(1, 1, 9, 512), False),
+        "a dim of 513": (numbers(1, 1, 6, 513), numbers(1, 1, 9, 513), numbers(1, 1, 9, 513), False),
+        "no key": (q, k[:, :, :0], v[:, :, :0], False),
+        "no query": (q[:, :, :0], k, v, False),
+        "no entry": (q[:0], k[:0], v[:0], False),
+        "no dim": (q[..., :0], k[..., :0], v, False),
+        "negated": (torch._neg_view(q), k, v, False),
+    }
+
+
+def arguments(q, k):
+    """Name -> the other arguments, for tensors of these sizes."""
+    batch, scores = max(q.shape[0], k.shape[0]), (q.shape[-2], k.shape[-2])
+    seen = numbers(*scores, seed=4) > -0.5
+    return {
+        "": {},
+        "causal": {"is_causal": True},
+        "booleans": {"attn_mask": seen},
+        "padding": {"attn_mask": (numbers(batch if 0 not in q.shape else 1, 1, 1, scores[1], seed=5) > -0.5) if q.dim() == 4 else seen[:1]},
+        "bias": {"attn_mask": numbers(*scores, seed=6)},
+        "mask and causal": {"attn_mask": seen, "is_causal": True},
+        "scale": {"scale": 0.3},
+        "scale of zero": {"scale": 0.0},
+        "scale below zero": {"scale": -0.3, "is_causal": True},
+        "infinite scale": {"scale": float("inf")},
+        "scale of NaN": {"scale": float("nan")},
+        "dropout": {"dropout_p": 0.4},
+        "dropout of all": {"dropout_p": 1.0, "is_causal": True},
+        "dropout and mask": {"dropout_p": 0.4, "attn_mask": seen, "scale": -0.3},
+    }
+
+
+def run(function, tensors, named, needs_gradient):
+    if needs_gradient:
+        tensors = [tensor.detach().requires_grad_() for tensor in tensors]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        o = function(*tensors, **named)
+        if needs_gradient:
+            o.float().sum().backward()
+
+
+class Sweep(unittest.TestCase):
+    def found(self, cases, wrap=lambda function: function):
+        """Reason -> names of the cases that PyTorch computes and Heed handed back. cases: (name, tensors, named arguments)"""
+        reasons, served = {}, 0
+        for name, tensors, named in cases:
+            for needs_gradient in (False, True):
+                try:
+                    run(F.scaled_dot_product_attention, tensors, named, needs_gradient)
+                except (RuntimeError, IndexError):
+                    continue  # PyTorch refuses it, with or without Heed
+                heed.reset_report()
+                with heed.sdpa():
+                    run(wrap(F.scaled_dot_product_attention), tensors, named, needs_gradient)
+                report = heed.report()
+                served += report.served
+                self.assertGreater(report.served + report.handed_back, 0, name)
+                for row in report.rows:
+                    if not row.served:
+                        reasons.setdefault(row.reason, set()).add(name)
+        return reasons, served
+
+    def expect(self, reasons, wanted):
+        """wanted: what a reason begins with -> words that the names of its cases have, and those of no other case."""
+        unknown = {reason: names for reason, names in reasons.items() if not any(reason.startswith(known) or known in reason for known in wanted)}
+        self.assertEqual(unknown, {})
+        for known, words in wanted.items():
+            names = set().union(*(names for reason, names in reasons.items() if known in reason))
+            self.assertTrue(names, f"nothing is handed back because of {known}: leave it out of the table")
+            self.assertEqual({name for name in names if not any(word in name for word in words)}, set(), known)
+
+    def test_tensors_and_arguments(self):
+        cases = [
+            (f"{form}, {name}", (q, k, v), {**named, "enable_gqa": shares})
+            for form, (q, k, v, shares) in forms().items()
+            for name, named in arguments(q, k).items()
+        ]  # fmt: skip
+        reasons, served = self.found(cases)
+        self.expect(reasons, {TYPE: ["float64"], SCALE: ["infinite scale", "scale of NaN"], SIZE: ["a dim of 513"]})
+        self.assertGreater(served, 500)
+
+    def test_traces(self):
+        of_forms = {name: forms()[name] for name in ("dense", "five dimensions", "shared heads", "a dim of 300", "float64", "a dim of 513")}
+        chosen = ("", "mask and causal", "scale below zero", "infinite scale", "dropout and mask")
+        cases = [
+            (f"{form}, {name}", (q, k, v), {**arguments(q, k)[name], "enable_gqa": shares})
+            for form, (q, k, v, shares) in of_forms.items()
+            for name in (chosen if form == "dense" else chosen[:1])
+        ]  # fmt: skip
+
+        def compiled(function):
+            torch._dynamo.reset()
+            return torch.compile(lambda *rest, **named: function(*rest, **named), fullgraph=True, backend="aot_eager")
+
+        reasons, _ = self.found(cases, compiled)
+        self.expect(reasons, {IN_TRACES: ["float64", "infinite scale", "a dim of 513"]})
+
+    def test_contexts(self):
+        q, k, v, _ = forms()["dense"]
+
+        class Wrapped(torch.Tensor):
+            @staticmethod
+            def __new__(cls, inner):
+                return torch.Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype, device=inner.device, strides=inner.stride())
+
+            def __init__(self, inner):
+                self.inner = inner
+
+            @classmethod
+            def __torch_dispatch__(cls, function, types, args=(), kwargs=None):
+                return function(*(one.inner if isinstance(one, cls) else one for one in args), **(kwargs or {}))
+
+        class Marked(torch.Tensor):
+            pass
+
+        def attention(q):
+            return F.scaled_dot_product_attention(q, k, v)
+
+        def below_a_level(call):
+            def with_tangents():
+                with torch.autograd.forward_ad.dual_level():
+                    return call()
+
+            return with_tangents
+
+        for reason, call in (
+            (SELECTION, lambda: attention(q)),
+            (TRANSFORM, lambda: torch.func.grad(lambda q: attention(q).sum())(q)),
+            (TRANSFORM, lambda: torch.func.jvp(attention, (q,), (k[:, :, :6],))),
+            (TRANSFORM, below_a_level(lambda: attention(q))),
+            (SUBCLASS, lambda: attention(Wrapped(q))),
+            (None, lambda: attention(q.as_subclass(Marked))),
+            (None, lambda: attention(torch.nn.Parameter(q))),
+            (None, lambda: torch.func.vmap(lambda q: F.scaled_dot_product_attention(q[None], k, v))(q)),
+        ):
+            heed.reset_report()
+            # PyTorch's formulas for forward mode are those of its unfused computation.
+            with self.subTest(reason=reason), heed.sdpa(), sdpa_kernel(SDPBackend.MATH) if reason in (SELECTION, TRANSFORM) else contextlib.nullcontext():
+                call()
+            self.assertEqual({row.reason for row in heed.report().rows if not row.served}, set() if reason is None else {reason})
+
+
+if __name__ == "__main__":
+    unittest.main()
