@@ -133,11 +133,11 @@ struct Block {
   }
 
   // ---- jobs of the line, one after the other
-  __device__ __forceinline__ int start_of(int index) const { return index * job_tiles; }
+  __device__ __forceinline__ int start_of(int job) const { return job * job_tiles; }
   __device__ __forceinline__ static int start_of(const LineJob& at) { return at.start; }
   __device__ __forceinline__ int tiles_of(int) const { return job_tiles; }
   __device__ __forceinline__ static int tiles_of(const LineJob& at) { return at.tiles; }
-  __device__ __forceinline__ static int next_job(int index) { return index + 1; }
+  __device__ __forceinline__ static int next_job(int job) { return job + 1; }
   __device__ __forceinline__ LineJob next_job(const LineJob& at) const { return line().next(at); }
   __device__ __forceinline__ static bool are_same(int a, int b) { return a == b; }
   __device__ __forceinline__ static bool are_same(const LineJob& a, const LineJob& b) { return a.start == b.start; }
@@ -156,12 +156,12 @@ struct Block {
 
   /// Of a job of this block.
   __device__ __forceinline__ EntryJob job_of(const LineJob& at) const { return line().job_at(at); }
-  __device__ __forceinline__ JobPlace place_of_job(int index) const {
+  __device__ __forceinline__ JobPlace place_of_job(int job) const {
     if (is_own_job) return {static_cast<int>(blockIdx.z), static_cast<int>(blockIdx.y)};
-    return sm90_decode::place_of_job(kConfig, params, index);
+    return sm90_decode::place_of_job(kConfig, params, job);
   }
-  __device__ __forceinline__ Job job_of(int index) const {
-    return job_at(kConfig, kProblem.mask, params, place_of_job(index));
+  __device__ __forceinline__ Job job_of(int job) const {
+    return job_at(kConfig, kProblem.mask, params, place_of_job(job));
   }
 
   /// The first key that a packed row sees.
@@ -219,9 +219,9 @@ struct Block {
                                                                source.kv_head, source.batch);
   }
 
-  /// Where the block's tile `index` comes from.
-  __device__ __forceinline__ Source source_of(int index) const {
-    Source source{first_job, first_tile + index - first_job * job_tiles, 0, 0};
+  /// Where the block's tile `tile` comes from.
+  __device__ __forceinline__ Source source_of(int tile) const {
+    Source source{first_job, first_tile + tile - first_job * job_tiles, 0, 0};
     for (; source.tile >= job_tiles; source.tile -= job_tiles) ++source.job;
     find_head(source);
     return source;
