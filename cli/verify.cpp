@@ -204,6 +204,8 @@ int run(const VerifyOptions& o) {
                                     if (o.verbose) remark(o.machine.json, fmt::format("           {}", check));
                                   });
     }
+    if (o.timed && report.passed())
+      verify_timed(*laboratory, {job.variant, *build.artifact}, substream(seed, results.size()), report);
     if (!report.passed()) ++failures;
     const std::string inputs = many && job.input.tensors ? fmt::format(" of {}", job.input.file) : std::string();
     remark(o.machine.json,
@@ -312,13 +314,15 @@ void add_verify(CLI::App& app, int& exit_code) {
                                 verify::kMostTimesMaxAbs, verify::kMostTimesRelRms));
   command->add_option("--evidence", o->evidence,
                       "Write errors on inputs as models send them as evidence to this JSON file");
+  command->add_flag("--timed", o->timed,
+                    "Then time what passed beside itself for a moment, with the spot checks of a measurement");
   command->add_flag("--verbose", o->verbose, "Name every check as it starts");
   command->footer(
       "Examples:\n"
       "  heed verify --shape b1h8l512d64\n"
       "  heed verify fwd_cpu:block_n=32,threads=1 --shape b1h8l100d80:fp32\n"
       "  heed verify --cases tests/cases/forward.txt --random-configs 3\n"
-      "  heed verify fwd_sm90_split --random-workloads 1000 --seed 7\n"
+      "  heed verify fwd_sm90_split --random-workloads 1000 --seed 7 --timed\n"
       "  heed verify fwd_sm90_decode --shape b1h8l1k512d64 --spare-features all\n"
       "  heed verify fwd_cpu --cases tests/cases/minilm.txt --unfused-bar\n"
       "  heed verify t17 --sanitize\n"

@@ -26,6 +26,7 @@ struct VerifyOptions {
   std::string evidence;
   bool sanitize = false;
   bool emulate = false;
+  bool timed = false;
   std::string arch;  ///< of an emulated GPU
   double sanitize_limit_s = 600;
 };
@@ -35,6 +36,11 @@ std::map<std::string, StoredTrial> trials_of(const VerifyOptions& options);
 
 /// compute-sanitizer's four tools around the gate of each variant. Returns the exit code.
 int verify_sanitized(const VerifyOptions& options);
+
+/// A variant that passed the gate is timed beside itself for a moment, with spot checks: what they refuse goes into the
+/// report.
+void verify_timed(trial::Laboratory& laboratory, const trial::Built& built, std::uint64_t seed,
+                  verify::GateReport& report);
 
 /// Each variant on an emulated GPU. Returns the exit code.
 int verify_emulated(const VerifyOptions& options);

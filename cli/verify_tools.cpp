@@ -1,4 +1,4 @@
-// heed verify --sanitize and --emulate
+// heed verify --sanitize, --emulate and --timed
 #include <fmt/format.h>
 
 #include <memory>
@@ -141,6 +141,19 @@ int verify_emulated(const VerifyOptions& o) {
   }
   if (o.machine.json) print(json_text(nlohmann::json{{"results", results}, {"failures", failures}}, 1) + "\n");
   return failures == 0 ? 0 : 1;
+}
+
+void verify_timed(trial::Laboratory& laboratory, const trial::Built& built, std::uint64_t seed,
+                  verify::GateReport& report) {
+  const measure::PairOptions a_moment{
+      .least_quads = 1, .most_quads = 2, .target_uncertainty = 1, .hopeless_below = 0, .limit_s = 0.1};
+  laboratory.set_base(built);
+  const trial::Outcome outcome = laboratory.measure_again(built, seed, a_moment);
+  if (outcome.ok()) return;
+  report.verdict = outcome.verdict;
+  report.finding = outcome.finding;
+  report.check = "timed beside itself";
+  report.reason = outcome.reason;
 }
 
 }  // namespace heed::cli

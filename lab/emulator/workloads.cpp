@@ -53,7 +53,8 @@ bool is_legal(const Variant& variant, const Workload& workload, const DeviceFact
   return !variant.family->refuses(workload, device) && variant.runs(workload) && !variant.is_illegal(workload, device);
 }
 
-// The variant for a small workload, with settings that mean nothing there at their one name; none where it is not legal.
+// The variant for a small workload, with settings that mean nothing there at their one name; none where it is not
+// legal.
 std::optional<Variant> made_for(const Variant& variant, const Specialization& specialization, const Workload& w,
                                 const DeviceFacts& device) {
   if (variant.family->refuses(w, device)) return std::nullopt;

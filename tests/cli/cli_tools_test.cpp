@@ -344,5 +344,12 @@ TEST_F(Cli, ADamagedDatabaseNeverPrintsWhatIsNoJson) {
   }
 }
 
+// What passed is timed for a moment too; the same options as a gate's alone.
+TEST_F(Cli, VerifyTimesWhatPassed) {
+  const Printed run = heed_command("verify fwd_cpu --shape b1h4l1k600d64:bf16 --device cpu --timed " + cache());
+  EXPECT_EQ(run.code, 0) << run.out << run.err;
+  EXPECT_THAT(run.out, ::testing::HasSubstr("1 of 1 passed"));
+}
+
 }  // namespace
 }  // namespace heed
