@@ -11,7 +11,7 @@ import torch
 from heed import dropout, gradients, operators, unfused
 
 IN_A_CAPTURE = "dropout while a CUDA graph is captured, which would drop the same in each of its replays"
-MOST_SCORES = 1 << 25  # of a gradient at a time: 128 MiB in float32, of some ten such tensors
+MOST_SCORES = 1 << 24  # of a gradient at a time: 64 MiB in float32, of some ten such tensors
 _STEP = 4  # of a generator's offset: what PyTorch's kernels count it up by at least
 _DEVICES = ("CPU", "CUDA")
 
