@@ -5,15 +5,17 @@ in traces too. The two numbers are its last result, a tensor of a CPU; a gradien
 """
 
 import math
+import threading
 
 import torch
 
 from heed import dropout, gradients, operators, unfused
 
 IN_A_CAPTURE = "dropout while a CUDA graph is captured, which would drop the same in each of its replays"
-MOST_SCORES = 1 << 25  # of a gradient at a time: 128 MiB in float32, of some ten such tensors
+MOST_SCORES = 1 << 24  # of a gradient at a time: 64 MiB in float32, of some ten such tensors
 _STEP = 4  # of a generator's offset: what PyTorch's kernels count it up by at least
 _DEVICES = ("CPU", "CUDA")
+_drawing = threading.Lock()  # two threads would draw one offset
 
 
 def is_capturing(device):
@@ -35,8 +37,9 @@ def drawn(device):
         raise RuntimeError(f"Heed does not serve a call because of {IN_A_CAPTURE}; capture it without dropout, or outside of heed.sdpa()")
     torch.cuda.init()
     generator = torch.cuda.default_generators[torch.cuda.current_device() if device.index is None else device.index]
-    seed, offset = generator.initial_seed() & (1 << 64) - 1, generator.get_offset()
-    generator.set_offset(offset + _STEP)
+    with _drawing:
+        seed, offset = generator.initial_seed() & (1 << 64) - 1, generator.get_offset()
+        generator.set_offset(offset + _STEP)
     return seed - (1 << 64) if seed >= 1 << 63 else seed, offset
 
 

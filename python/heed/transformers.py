@@ -24,7 +24,7 @@ import warnings
 import torch
 from transformers import AttentionInterface, AttentionMaskInterface, masking_utils
 
-from heed import features, functional, operators, reports, transformers_cache
+from heed import dropout_calls, features, functional, operators, reports, transformers_cache
 from heed.features import Features
 from heed.gradients import repeated_heads
 from heed.transformers_masks import PositionMask, Visible, mask
@@ -84,8 +84,9 @@ def attention(
         if position_bias is not None:
             dense = _biased(position_bias, dense, query.dtype)
         has_scores_of_its_own = softcap is not None or s_aux is not None
-        if dropout == 0 and (has_scores_of_its_own or (dense is not None and not _wants_gradient(query, key, value, dense))):
-            o = _heed(query, key, value, {}, scaling, softcap=softcap, sinks=s_aux, bias=dense)
+        dropped = _dropped(query, dropout) if has_scores_of_its_own else {} if dropout == 0 else None
+        if dropped is not None and (has_scores_of_its_own or (dense is not None and not _wants_gradient(query, key, value, dense))):
+            o = _heed(query, key, value, {}, scaling, softcap=softcap, sinks=s_aux, bias=dense, **dropped)
         if o is not None:
             pass
         elif not has_scores_of_its_own:
@@ -146,6 +147,16 @@ def _by_positions(query, key, value, visible, dropout, scaling, softcap, sinks):
     else:
         return None
     return _heed(query, key, value, masking, scaling, softcap=softcap, sinks=sinks)
+
+
+def _dropped(query, dropout):
+    """The arguments of heed.attention for dropout whose numbers PyTorch's generator draws now; None in a trace and a capture, which would keep them."""
+    if dropout == 0:
+        return {}
+    if torch.compiler.is_compiling() or dropout_calls.is_capturing(query.device):
+        return None
+    seed, offset = dropout_calls.drawn(query.device)
+    return {"dropout_p": dropout, "dropout_seed": seed, "dropout_offset": offset}
 
 
 def _wants_gradient(*tensors):
