@@ -163,7 +163,9 @@ class Cell {
     for (const Family* family : families()) {
       if (family->is_special() || family->refuses(w, device_)) continue;
       if (device_.kind != DeviceKind::cuda || is_wanted(*family, w)) add_plain(*family, w);
-      if (len_q != 1 && has_features(family->features())) add_with_features(*family, w);
+      // No rule names fwd_sm90_split for problems with features (dispatch_table.cpp).
+      const bool has_rule = family->name() != "fwd_sm90_split";
+      if (len_q != 1 && has_rule && has_features(family->features())) add_with_features(*family, w);
     }
   }
 

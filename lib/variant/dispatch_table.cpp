@@ -32,11 +32,15 @@ bool is_decode(const Workload& w, const DeviceFacts& device) {
   return sm90_decode_family().refuses(w, device) || is_decode_on_hopper(w, device);
 }
 
-// Two blocks for each 64 rows, which fwd_sm90_split makes of short launches, would not all run at once. It has no
-// features.
+// Two blocks for each 64 rows, which fwd_sm90_split makes of short launches, would not all run at once. With features
+// it runs where it is asked for by name: nothing is measured of it there.
 bool has_many_rows(const Workload& w, const DeviceFacts& device) {
   if (!w.has_features() && prefers_split_kernel(w, num_sms_of(device))) return false;
   return 2 * q_tiles_of_launch(1, w) > num_sms_of(device);
+}
+
+bool has_no_features(const Workload& w, const DeviceFacts&) {
+  return !w.has_features();
 }
 
 bool any_workload(const Workload&, const DeviceFacts&) {
@@ -50,7 +54,7 @@ constexpr DispatchRow kTable[] = {
     {sm80_decode_family, has_quantised_inputs, "few queries, K and V in 8 bits"},
     {sm80_decode_family, is_decode, "few queries: heads of a group share a tile, keys are split over the chip"},
     {sm90_persistent_family, has_many_rows, "Hopper, more rows than one wave of split tiles"},
-    {sm90_split_family, any_workload, "Hopper"},  // wgmma has nearly twice the rate of mma.sync
+    {sm90_split_family, has_no_features, "Hopper"},  // wgmma has nearly twice the rate of mma.sync
     {sm90_fp8_family, any_workload, "Hopper, Q, K and V in e4m3"},
 };
 

@@ -136,6 +136,8 @@ class Sm90SplitFamily final : public Family {
   std::vector<Dtype> dtypes() const override { return {Dtype::fp16, Dtype::bf16}; }
   HeadDims head_dims() const override { return {.listed = {32, 64, 96, 128, 192, 256}, .step = 8, .most = 256}; }
   std::vector<MaskKind> masks() const override { return {MaskKind::none, MaskKind::causal, MaskKind::window}; }
+  /// Those of one part of a row alone, for which no other part has to know anything.
+  Features features() const override { return {.sinks = true}; }
   const std::vector<Knob>& knobs() const override { return table().knobs(); }
   SpecializationSupport specializations() const override { return sm90_split::kSpecializations; }
   SpecializationSupport specializations_of(const Config& config, const Workload& workload) const override {
@@ -305,6 +307,7 @@ class Sm90SplitFamily final : public Family {
     return kernel_entry(
         {.name = "sm90_split",
          .takes_maps = true,
+         .has_features = true,
          .attributes = "HEED_CLUSTER ",
          .call = "Forward<kConfig, kProblem>(heed::sm90_split::known<kProblem>(params), maps, shared).run()"});
   }

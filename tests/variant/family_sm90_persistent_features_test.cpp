@@ -76,7 +76,7 @@ TEST(Sm90PersistentFeatures, ComesFirstForManyRows) {
   for (const char* feature : {":softcap=30", ":bias=bool", ":alibi", ":sinks", ":key_lengths", ":ragged", ":page=64"}) {
     EXPECT_EQ(chosen(std::string("b1h32l1024d128") + feature), "fwd_sm90_persistent");
     EXPECT_EQ(chosen(std::string("b4h16l512d64:causal_top_left") + feature), "fwd_sm90_persistent");
-    // What fwd_sm90_split takes without them: it has no features.
+    // What fwd_sm90_split takes without them.
     EXPECT_EQ(chosen("b4h8l256d64:causal_top_left"), "fwd_sm90_split");
     EXPECT_EQ(chosen(std::string("b4h8l256d64:causal_top_left") + feature), "fwd_sm90_persistent");
     // A row or two.

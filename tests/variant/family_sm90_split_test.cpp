@@ -5,6 +5,21 @@
 namespace heed {
 namespace {
 
+TEST(Families, ShortLaunchesTakeSinksWhereAskedByName) {
+  DeviceFacts hopper = gpu_limits("sm_90a");
+  hopper.processors = 132;
+  const Family& family = find_family("fwd_sm90_split");
+  const Workload sinks = parse_workload("b1h8l512d64:sinks");
+  EXPECT_FALSE(family.refuses(sinks, hopper));
+  EXPECT_EQ(default_family(parse_workload("b1h8l512d64"), hopper).name(), "fwd_sm90_split");
+  EXPECT_EQ(default_family(sinks, hopper).name(), "fwd_sm80");
+  EXPECT_THAT(parse_variant("fwd_sm90_split", sinks, hopper).unit(),
+              ::testing::AllOf(::testing::HasSubstr(".features = {.sinks = true}"),
+                               ::testing::HasSubstr("heed::Params<kProblem> params")));
+  EXPECT_THAT(*family.refuses(parse_workload("b1h8l512d64:sinks:softcap=30"), hopper),
+              ::testing::AllOf(::testing::HasSubstr("softcap is not supported"), ::testing::HasSubstr("sinks")));
+}
+
 TEST(Families, HopperSaysWhatItCannotDo) {
   const DeviceFacts hopper = gpu_limits("sm_90a");
   const Family& family = find_family("fwd_sm90_split");

@@ -1,6 +1,7 @@
 /// The Q tile of a CTA of fwd_sm90_split, and where its operands and barriers lie in shared memory.
 #pragma once
 
+#include "kernels/attention/features.hpp"
 #include "kernels/codegen.cuh"
 #include "kernels/sm90/split/shared_plan.hpp"
 
@@ -63,7 +64,7 @@ struct CtaTile {
   static constexpr bool kBegins = has_left_bound(kProblem.mask);
 
   // ---- state
-  const ForwardParams& params;
+  const Params<kProblem>& params;
   const TensorMaps& maps;
   SmemLayout<kConfig, kProblem> smem;
   int first_row;

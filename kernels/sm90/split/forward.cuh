@@ -50,7 +50,7 @@ struct Forward {
   ThreadState<kConfig, kProblem> state;
   Target target;
 
-  __device__ __forceinline__ Forward(const ForwardParams& params, const TensorMaps& maps, char* dynamic_shared)
+  __device__ __forceinline__ Forward(const Params<kProblem>& params, const TensorMaps& maps, char* dynamic_shared)
       : state(params, Producer::found(maps), ptx::shared_address(dynamic_shared)) {
     state.find_place();
     if constexpr (Producer::kQueriesFirst) Producer::open(state);
@@ -171,7 +171,7 @@ struct Forward {
 /// The entry calls it, not a function around Forward, behind which ptxas places instructions otherwise: b1h16l256d128
 /// would be another program.
 template <const Problem& kProblem>
-__device__ __forceinline__ decltype(auto) known(const ForwardParams& params) {
+__device__ __forceinline__ decltype(auto) known(const Params<kProblem>& params) {
   if constexpr (kProblem.sizes.len_q == 0)
     return (params);
   else

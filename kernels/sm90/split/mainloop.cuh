@@ -292,6 +292,9 @@ struct Mainloop {
       state.log2_sum[h] = attention::log2_sum_exp(state.softmax.row_max[h], total);
       state.inverse[h] = attention::inverse_or_zero(total);
       if (kResident && kVotesLast && !second_time && !(total < Softmax::kMostSum)) state.log2_sum[h] = overflow_mark();
+      if constexpr (kProblem.features.sinks)
+        if (state.split.index == 0 && state.log2_sum[h] != overflow_mark())
+          add_sink(state.tile.params, state.tile.head, state.log2_sum[h], state.inverse[h]);
       if constexpr (kSumsEarly && kResident) {
         opaque(state.log2_sum[h]);
         opaque(state.inverse[h]);

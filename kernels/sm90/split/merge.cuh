@@ -69,7 +69,7 @@ struct Merge {
   KeptRows rows;
   Mailboxes mailboxes;
 
-  __device__ __forceinline__ static Target target_of(const ForwardParams& params, const WarpRows& at) {
+  __device__ __forceinline__ static Target target_of(const Params<kProblem>& params, const WarpRows& at) {
     Target target{};
     target.rows = KeptRows::target_of(params, at);
     if constexpr (kNumSplits == 2) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "kernels/attention/constants.hpp"
+#include "kernels/attention/features.cuh"
 #include "kernels/codegen.cuh"
 #include "kernels/ptx/bulk_tensor.cuh"
 #include "kernels/ptx/global.cuh"
@@ -48,12 +49,12 @@ struct KeptRows {
   static constexpr SharedPlan kPlan = shared_plan(kConfig, kProblem.head_dim);
 
   // ---- state
-  const ForwardParams& params;
+  const Params<kProblem>& params;
   WarpRows at;
   RowTarget target;
   const TensorMap& output;
 
-  __device__ __forceinline__ static RowTarget target_of(const ForwardParams& params, const WarpRows& at) {
+  __device__ __forceinline__ static RowTarget target_of(const Params<kProblem>& params, const WarpRows& at) {
     const int quarter = at.lane % 4;
     // The lane's run, or its pair of columns; where runs are of two rows by turns, of one of them.
     const bool two_rows = kConfig.epilogue == EpilogueStore::st_b128 && !kRuns;
@@ -63,8 +64,12 @@ struct KeptRows {
                at.head * params.o_strides.head + (at.row + (two_rows ? 8 * (quarter / 2) : 0)) * params.o_strides.row +
                at.split_idx * kSliceColumns + column;
     target.lse = nullptr;
-    if (params.lse != nullptr && at.split_idx == 0 && quarter == 0)
-      target.lse = params.lse + (static_cast<long long>(at.batch) * params.heads + at.head) * params.len_q + at.row;
+    if (params.lse != nullptr && at.split_idx == 0 && quarter == 0) {
+      if constexpr (has_features(kProblem.features))
+        target.lse = params.lse + attention::lse_offset(params, at.batch, at.head, at.row);
+      else
+        target.lse = params.lse + (static_cast<long long>(at.batch) * params.heads + at.head) * params.len_q + at.row;
+    }
     return target;
   }
 

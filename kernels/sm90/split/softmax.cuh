@@ -5,12 +5,22 @@
 /// as long as probabilities stay in range, is what RowMax and kMostSum are about.
 #pragma once
 
+#include "kernels/attention/features.cuh"
 #include "kernels/attention/softmax.cuh"
 #include "kernels/ptx/math.cuh"
 #include "kernels/sm90/split/gemms.cuh"
 #include "kernels/sm90/split/scores.cuh"
 
 namespace heed::sm90_split {
+
+/// Adds the head's sink to a row of one part: to its log2-sum-exp, and to the sum by whose `inverse` its outputs are
+/// multiplied.
+__device__ __forceinline__ void add_sink(const ScoreFeatureParams& p, int head, float& log2_sum, float& inverse) {
+  float sum = 1.0F;
+  inverse *= attention::add_sink(p, head, log2_sum, sum);
+  inverse *= attention::inverse_or_zero(sum);
+  log2_sum = attention::log2_sum_exp(log2_sum, sum);
+}
 
 template <const Config& kConfig, const Problem& kProblem>
 struct Softmax {

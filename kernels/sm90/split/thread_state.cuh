@@ -62,7 +62,7 @@ struct ThreadState {
   unsigned probabilities[kKeepsForLater ? iteration_steps(kConfig) : 1][4];  // of a split that stays
 
   /// What is not found yet has no value: zeros in its place would be a constant that other programs are made of.
-  __device__ __forceinline__ ThreadState(const ForwardParams& params, const TensorMaps& maps, unsigned shared)
+  __device__ __forceinline__ ThreadState(const Params<kProblem>& params, const TensorMaps& maps, unsigned shared)
       : tile{params, maps, {shared}, 0, 0, 0} {}
 
   __device__ __forceinline__ void find_place() {
