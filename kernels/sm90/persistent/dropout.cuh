@@ -39,7 +39,7 @@ __device__ __forceinline__ void drop(unsigned (&p)[kSteps][4], const Philox4& of
       for (int round = 0; round < kPhiloxRounds; ++round) {
 #pragma unroll
         for (int i = 0; i < 2 * kAtOnce; ++i)
-          if (from + i / 2 < kSteps) numbers[i] = philox_round(numbers[i], low, high);
+          if (from + i / 2 < kSteps) philox_round(numbers[i], low, high);
         low += kPhiloxKeyLow;
         high += kPhiloxKeyHigh;
       }
