@@ -190,8 +190,9 @@ class Cell {
   void add_with_features(const Family& family, const Workload& w) {
     Features usual = family.features();
     // A program of fwd_sm80 with features takes NVRTC 2 to 18 s where others take about one. For Hopper it is the
-    // one of what fwd_sm90_persistent lacks, and one is enough.
+    // one of dropout and of small pages, and one is enough.
     const bool one_alone = family.name() == "fwd_sm80" && device_.compute_capability >= 90;
+    if (family.name() == "fwd_sm90_persistent" && !find_family("fwd_sm80").refuses(w, device_)) usual.dropout = false;
     // Norms and gates take registers where rows of O are written. Where a GPU's programs with them have other
     // tiles, or no register left, problems without have a program of their own.
     if (changes_output(usual) && device_.kind == DeviceKind::cuda && !one_alone) {

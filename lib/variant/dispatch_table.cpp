@@ -33,8 +33,10 @@ bool is_decode(const Workload& w, const DeviceFacts& device) {
 }
 
 // Two blocks for each 64 rows, which fwd_sm90_split makes of short launches, would not all run at once. With features
-// it runs where it is asked for by name: nothing is measured of it there.
+// it runs where it is asked for by name: nothing is measured of it there. Dropout in
+// fwd_sm90_persistent is not measured either: what fwd_sm80 takes stays there.
 bool has_many_rows(const Workload& w, const DeviceFacts& device) {
+  if (w.dropout != 0 && !sm80_family().refuses(w, device)) return false;
   if (!w.has_features() && prefers_split_kernel(w, num_sms_of(device))) return false;
   return 2 * q_tiles_of_launch(1, w) > num_sms_of(device);
 }

@@ -144,8 +144,7 @@ class Sm90PersistentFamily final : public Family {
   std::vector<Dtype> dtypes() const override { return sm90_split_family().dtypes(); }
   HeadDims head_dims() const override { return sm90_split_family().head_dims(); }
   std::vector<MaskKind> masks() const override { return sm90_split_family().masks(); }
-  /// All but dropout: Philox's words beside accumulators spill at head dim 128 and above.
-  Features features() const override { return without(kAllFeatures, {.dropout = true}); }
+  Features features() const override { return kAllFeatures; }
   const std::vector<Knob>& knobs() const override { return table().knobs(); }
   SpecializationSupport specializations() const override { return sm90_persistent::kSpecializations; }
   SpecializationSupport specializations_of(const Config& config, const Workload& workload) const override {

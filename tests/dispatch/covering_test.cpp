@@ -147,7 +147,7 @@ TEST(Covering, AProgramThatFewProblemsWantIsLeftOutWhereAnotherIsOneKnobAway) {
   expect_no_stand_ins(representative_cpu(cpu_levels().front()), 5, "block_m");
 }
 
-// fwd_sm90_persistent runs all that fwd_sm80 does there but dropout and small pages.
+// The rule gives fwd_sm90_persistent all that fwd_sm80 runs there but dropout and small pages.
 TEST(Covering, FamiliesThatNoRuleNamesHaveProgramsWithFeaturesAlone) {
   const CoveringOptions options{.dtypes = {Dtype::fp16}, .dims = {64, 128}};
   int with_features = 0;

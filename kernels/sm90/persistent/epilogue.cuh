@@ -58,6 +58,11 @@ struct Epilogue {
     } else {
       merge(acc_o, row_max, row_sum, kept, log2_sum);
     }
+    if constexpr (kProblem.features.dropout) {
+#pragma unroll
+      for (int i = 0; i < kSliceRegisters; ++i)
+        kept[i] *= attention::dropout_factor(*slices.target.params, log2_sum[i / 2 % kHalves]);
+    }
     if constexpr (changes_output(kProblem.features)) finish(kept);
     slices.write(kept);
     slices.write_log_sums(log2_sum);

@@ -28,6 +28,7 @@ __device__ __forceinline__ void run_listed_tiles(Mainloop<kConfig, kProblem>& lo
   if (is_masked(key)) scores.mask(s, gemms, key);
   if (kConfig.row_max != RowMax::stale_16 || !softmax.stale_16(p, s, scores.scale_log2))
     softmax.online(p, s, scores.scale_log2, gemms.acc_o);
+  scores.drop(p, gemms, n);
 #pragma unroll 1
   for (; n > first; --n) {
     if (is_masked(key)) clear_hidden_values(gemms, scores, key);
@@ -35,8 +36,7 @@ __device__ __forceinline__ void run_listed_tiles(Mainloop<kConfig, kProblem>& lo
     if (is_masked(key)) {
       gemms.scores_and_values(s, queries, p);
       scores.change(s, gemms, n - 1);
-      scores.mask(s, gemms, key);
-      softmax.online(p, s, scores.scale_log2, gemms.acc_o);
+      loop.masked_tile_softmax(p, s, n - 1, key);
       continue;
     }
     if constexpr (kConfig.softmax_overlap == SoftmaxOverlap::pv) {
@@ -45,8 +45,7 @@ __device__ __forceinline__ void run_listed_tiles(Mainloop<kConfig, kProblem>& lo
     }
     gemms.scores_and_values(s, queries, p);
     scores.change(s, gemms, n - 1);
-    if (kConfig.row_max == RowMax::online || !softmax.stale(p, s, scores.scale_log2))
-      softmax.online(p, s, scores.scale_log2, gemms.acc_o);
+    loop.whole_tile_softmax(p, s, n - 1);
   }
   loop.release_queries();
   if (is_masked(key)) clear_hidden_values(gemms, scores, key);

@@ -74,6 +74,19 @@ struct Mainloop {
     if (masked) scores.mask(s, gemms, n * kKeys);
     if (kConfig.row_max != RowMax::stale_16 || !softmax.stale_16(p, s, scores.scale_log2))
       softmax.online(p, s, scores.scale_log2, gemms.acc_o);
+    scores.drop(p, gemms, n);
+  }
+  /// Of later ones, of which some row does not see all.
+  __device__ __forceinline__ void masked_tile_softmax(FragP& p, AccS& s, int n, int first_key) {
+    scores.mask(s, gemms, first_key);
+    softmax.online(p, s, scores.scale_log2, gemms.acc_o);
+    scores.drop(p, gemms, n);
+  }
+  /// Of later ones that all rows see.
+  __device__ __forceinline__ void whole_tile_softmax(FragP& p, const AccS& s, int n) {
+    if (kConfig.row_max == RowMax::online || !softmax.stale(p, s, scores.scale_log2))
+      softmax.online(p, s, scores.scale_log2, gemms.acc_o);
+    scores.drop(p, gemms, n);
   }
 
   /// @param stays the iteration's keys are this consumer warpgroup's next
@@ -131,6 +144,7 @@ struct Mainloop {
     } else {
       softmax.round_in_place(p, s, total);
     }
+    scores.drop(p, gemms, n);
     gemms.release_stage();
     if (kTogether && skips) gemms.release_stage();
   }
@@ -165,8 +179,7 @@ struct Mainloop {
           scores.ask_for_biases(biases, gemms, n - by);
           gemms.scores_and_values(s, queries, p, by == 2);
           scores.change(s, gemms, n - by, biases);
-          scores.mask(s, gemms, (n - by) * kKeys);
-          softmax.online(p, s, scores.scale_log2, gemms.acc_o);
+          masked_tile_softmax(p, s, n - by, (n - by) * kKeys);
         }
       if constexpr (kTogether) {
 #pragma unroll 1
@@ -178,8 +191,7 @@ struct Mainloop {
           scores.ask_for_biases(biases, gemms, n - 2);
           gemms.scores_and_values(s, queries, p, true);
           scores.change(s, gemms, n - 2, biases);
-          if (kConfig.row_max == RowMax::online || !softmax.stale(p, s, scores.scale_log2))
-            softmax.online(p, s, scores.scale_log2, gemms.acc_o);
+          whole_tile_softmax(p, s, n - 2);
         }
         if (n > both_see) first = n;
       }
@@ -190,8 +202,7 @@ struct Mainloop {
             scores.ask_for_biases(biases, gemms, n - 1);
             gemms.scores_and_values(s, queries, p);
             scores.change(s, gemms, n - 1, biases);
-            scores.mask(s, gemms, (n - 1) * kKeys);
-            softmax.online(p, s, scores.scale_log2, gemms.acc_o);
+            masked_tile_softmax(p, s, n - 1, (n - 1) * kKeys);
             continue;
           }
         if constexpr (kConfig.softmax_overlap == SoftmaxOverlap::pv) {
@@ -201,8 +212,7 @@ struct Mainloop {
         scores.ask_for_biases(biases, gemms, n - 1);
         gemms.scores_and_values(s, queries, p);
         scores.change(s, gemms, n - 1, biases);
-        if (kConfig.row_max == RowMax::online || !softmax.stale(p, s, scores.scale_log2))
-          softmax.online(p, s, scores.scale_log2, gemms.acc_o);
+        whole_tile_softmax(p, s, n - 1);
       }
       if (!kTogether || !takes_partners_tiles) release_queries();
       clear_values_before_keys(gemms, scores, n);
@@ -311,6 +321,7 @@ struct Mainloop {
       if (kVotesOnMasks && masked) scores.mask(s, gemms, n * kKeys);
       softmax.online(p, s, scores.scale_log2, gemms.acc_o);
     }
+    scores.drop(p, gemms, n);
   }
 };
 

@@ -4,6 +4,7 @@
 
 #include "kernels/attention/features.cuh"
 #include "kernels/attention/score_rows.cuh"
+#include "kernels/sm90/persistent/dropout.cuh"
 #include "kernels/sm90/persistent/entries.cuh"
 #include "kernels/sm90/persistent/gemms.cuh"
 #include "kernels/sm90/persistent/registers.hpp"
@@ -29,6 +30,7 @@ struct Scores {
   using Gemms = sm90_persistent::Gemms<kConfig, kProblem>;
   using Changes = attention::ScoreChanges<kProblem>;
   using AccS = typename Gemms::AccS;
+  using FragP = typename Gemms::FragP;
 
   // ---- compile-time facts
   static constexpr int kKeys = kConfig.block_n;
@@ -64,7 +66,8 @@ struct Scores {
   }
   /// To be called when a Q tile begins, behind the start barrier: slopes may be the work of the launch before.
   __device__ __forceinline__ void begin_head(const QTile& at) {
-    if constexpr (kChanges) static_cast<Changes&>(changes) = Changes(params, at.batch, at.head);
+    if constexpr (kChanges || kProblem.features.dropout)
+      static_cast<Changes&>(changes) = Changes(params, at.batch, at.head);
     if constexpr (kProblem.features.prefix) changes.prefix = prefix_of(params, at.batch);
   }
 
@@ -157,6 +160,12 @@ struct Scores {
       changes.change_scores(s, params, row(gemms, 0), key_of_lane(gemms, n), reads_bias(n), next);
     else
       change(s, gemms, n);
+  }
+
+  /// The probabilities of KV tile n, when they are summed, without those that are dropped.
+  __device__ __forceinline__ void drop(FragP& p, const Gemms& gemms, int n) const {
+    if constexpr (kProblem.features.dropout)
+      sm90_persistent::drop(p, changes.dropout, params, row(gemms, 0), key_of_lane(gemms, n));
   }
 
   /// Sets scores of keys that a row does not see to -inf.
