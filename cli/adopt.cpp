@@ -74,8 +74,8 @@ void expect_emulated(const AdoptOptions& o, const StoredTrial& stored) {
       emulator::emulate(variant, stored.workload, device, *machine.builder(), {.seed = fresh_seed() >> 1});
   const std::int64_t id = stored.trial.id;
   const auto store = o.store.open(store::Access::read_write);
-  store->add_comparison({0, stored.run.id, std::string(record::kEmulated), stored.trial.variant, "",
-                        record::of_trial(report, id)});
+  store->add_comparison(
+      {0, stored.run.id, std::string(record::kEmulated), stored.trial.variant, "", record::of_trial(report, id)});
   if (report.outcome == emulator::Outcome::failed)
     refuse(id, fmt::format("on the emulated GPU it ended {}: {} ({})", to_string(report.verdict), report.reason,
                            report.check));

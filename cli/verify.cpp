@@ -294,9 +294,10 @@ void add_verify(CLI::App& app, int& exit_code) {
       "--sanitize", o->sanitize,
       "Run the gate under compute-sanitizer's four tools instead: memcheck, racecheck, initcheck, synccheck; "
       "needs an NVIDIA GPU");
-  command->add_flag("--emulate", o->emulate,
-                    "Launch the variants' sources on an emulated GPU instead, at small workloads with the dtype, head "
-                    "dim, mask and features of --shape; needs a C++ compiler and no GPU")
+  command
+      ->add_flag("--emulate", o->emulate,
+                 "Launch the variants' sources on an emulated GPU instead, at small workloads with the dtype, head "
+                 "dim, mask and features of --shape; needs a C++ compiler and no GPU")
       ->excludes("--sanitize");
   command->add_option("--arch", o->arch,
                       "With --emulate: the GPU architecture whose limits apply, e.g. sm_89 [this machine's GPU, else "

@@ -116,20 +116,21 @@ int verify_emulated(const VerifyOptions& o) {
   int failures = 0;
   for (const std::string& name : names) {
     const Emulated one = emulated(o, name, trials);
-    const emulator::Report report = emulator::emulate(
-        one.variant, one.workload, one.device, *builder,
-        {.seed = o.seed != 0 ? o.seed : fresh_seed() >> 1,
-         .launch_limit_s = std::max(o.machine.launch_limit_s, emulator::Options{}.launch_limit_s),
-         .on_launch = [&](const std::string& launch) {
-           if (o.verbose) remark(o.machine.json, fmt::format("           {}", launch));
-         }});
+    const emulator::Report report =
+        emulator::emulate(one.variant, one.workload, one.device, *builder,
+                          {.seed = o.seed != 0 ? o.seed : fresh_seed() >> 1,
+                           .launch_limit_s = std::max(o.machine.launch_limit_s, emulator::Options{}.launch_limit_s),
+                           .on_launch = [&](const std::string& launch) {
+                             if (o.verbose) remark(o.machine.json, fmt::format("           {}", launch));
+                           }});
     if (report.outcome != emulator::Outcome::passed) ++failures;
     remark(o.machine.json,
            fmt::format("{:<8} {:<58} {}  {} launches of {} small workloads, {:.1f} s to build, {:.1f} s to run",
                        to_string(report.outcome), to_string(one.workload), one.variant.id(), report.launches,
                        report.workloads.size(), report.build_ms / 1e3, report.run_ms / 1e3));
     if (report.outcome == emulator::Outcome::failed)
-      remark(o.machine.json, fmt::format("           {}: {}: {}", report.check, to_string(report.verdict), report.reason));
+      remark(o.machine.json,
+             fmt::format("           {}: {}: {}", report.check, to_string(report.verdict), report.reason));
     else if (report.outcome == emulator::Outcome::not_run)
       remark(o.machine.json, fmt::format("           {}", report.reason));
     results.push_back(record::to_json(report));
@@ -138,8 +139,7 @@ int verify_emulated(const VerifyOptions& o) {
                            {"config", describe(one.variant)},
                            {"arch", one.device.arch}});
   }
-  if (o.machine.json)
-    print(json_text(nlohmann::json{{"results", results}, {"failures", failures}}, 1) + "\n");
+  if (o.machine.json) print(json_text(nlohmann::json{{"results", results}, {"failures", failures}}, 1) + "\n");
   return failures == 0 ? 0 : 1;
 }
 

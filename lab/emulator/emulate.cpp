@@ -92,8 +92,7 @@ class Emulation {
     const LaunchPlan plan = one.variant.plan(w, device_);
     verify::InputValues values = verify::make_inputs(w, run.inputs, next_seed());
     verify::poison_unseen_keys(w, values);
-    const verify::SceneOptions layout{.with_lse = run.with_lse,
-                                      .padding_rows = run.padded ? verify::kPaddingRows : 0};
+    const verify::SceneOptions layout{.with_lse = run.with_lse, .padding_rows = run.padded ? verify::kPaddingRows : 0};
     const verify::Scene scene(w, values, plan, next_seed(), layout);
     const verify::Reference reference =
         verify::make_reference(scene, verify::choose_rows(w, kOracleFlops, next_seed()));

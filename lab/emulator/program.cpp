@@ -93,8 +93,8 @@ void compile_unit(const Compilation& c, const std::string& unit, const std::vect
   for (const std::string& path : c.folders) argv.insert(argv.end(), {"-I", path});
   argv.insert(argv.end(), more.begin(), more.end());
   argv.insert(argv.end(), {"-o", folder.file(), "-x", "c++", "-"});
-  const ProcessResult run = run_process(argv, unit, c.limit_s,
-                                        jit::confinement_of_build(c.compiler, c.folders, folder.path(), c.limit_s));
+  const ProcessResult run =
+      run_process(argv, unit, c.limit_s, jit::confinement_of_build(c.compiler, c.folders, folder.path(), c.limit_s));
   check_interrupt();
   if (run.ok()) return;
   std::string why = jit::limit_met(run);
@@ -233,9 +233,8 @@ std::string unit_of(const Variant& variant) {
   // Dynamic shared memory is one array a block: here a pointer to it.
   static const std::regex declared(
       R"(extern\s+__shared__\s+(?:__align__\(\s*\d+\s*\)\s+)?((?:unsigned\s+)?\w+)\s+(\w+)\s*\[\s*\]\s*;)");
-  const std::string unit =
-      std::regex_replace(variant.unit(), declared,
-                         "$1* const $2 = reinterpret_cast<$1*>(::heed::emulator::shared_memory());");
+  const std::string unit = std::regex_replace(
+      variant.unit(), declared, "$1* const $2 = reinterpret_cast<$1*>(::heed::emulator::shared_memory());");
   if (unit.find("__shared__") != std::string::npos)
     throw Error(ErrorCode::unsupported,
                 "the emulator finds no declaration of shared memory in the entry; write it as extern __shared__ "
@@ -288,13 +287,15 @@ Launched Program::launch(const verify::Scene& scene, const LaunchPlan& plan, con
   if (run.signal == SIGSYS) return {End::crashed, {}, "the emulated kernel calls the operating system"};
   if (run.signal == SIGKILL) return {End::failed, {}, "something outside killed the emulated program"};
   if (run.signal != 0)
-    return {End::crashed, {}, fmt::format("the emulated kernel ended with signal {} ({})", run.signal,
-                                          strsignal(run.signal))};
+    return {End::crashed,
+            {},
+            fmt::format("the emulated kernel ended with signal {} ({})", run.signal, strsignal(run.signal))};
   const std::string said = trim(run.errors);
   if (run.exit_code == kObjection) return {End::objection, {}, said};
   if (run.exit_code != kDone || run.output.size() != scene.image().size())
-    return {End::failed, {}, said.empty() ? fmt::format("the emulated program ended with exit code {}", run.exit_code)
-                                          : said};
+    return {End::failed,
+            {},
+            said.empty() ? fmt::format("the emulated program ended with exit code {}", run.exit_code) : said};
   const auto* const bytes = reinterpret_cast<const std::byte*>(run.output.data());
   return {End::done, {bytes, bytes + run.output.size()}, {}};
 }

@@ -19,7 +19,8 @@ struct Sizes {
   bool other_layout;
 };
 
-// Ragged tiles of a few rows, as the gate begins with; several tiles of both lengths, ragged; whole tiles of every size.
+// Ragged tiles of a few rows, as the gate begins with; several tiles of both lengths, ragged; whole tiles of every
+// size.
 constexpr Sizes kRagged[] = {{1, 1, 37, 83, false}, {2, 2, 70, 200, true}, {1, 1, 150, 410, false}};
 constexpr Sizes kWhole[] = {{1, 1, 128, 256, false}, {1, 1, 128, 512, false}, {1, 2, 256, 256, false},
                             {1, 1, 192, 384, false}, {1, 1, 64, 256, false},  {1, 1, 384, 768, false}};
@@ -49,11 +50,11 @@ std::optional<Workload> shrunk(const Workload& workload, const Sizes& sizes) {
 }
 
 bool is_legal(const Variant& variant, const Workload& workload, const DeviceFacts& device) {
-  return !variant.family->refuses(workload, device) && variant.runs(workload) &&
-         !variant.is_illegal(workload, device);
+  return !variant.family->refuses(workload, device) && variant.runs(workload) && !variant.is_illegal(workload, device);
 }
 
-// The variant for a small workload, with settings that mean nothing there at their one name; none where it is not legal.
+// The variant for a small workload, with settings that mean nothing there at their one name; none where it is not
+// legal.
 std::optional<Variant> made_for(const Variant& variant, const Specialization& specialization, const Workload& w,
                                 const DeviceFacts& device) {
   if (variant.family->refuses(w, device)) return std::nullopt;

@@ -13,8 +13,8 @@ struct SmallCase {
   Workload workload;
 };
 
-/// The GPU that is emulated: that of a trial with 3 multiprocessors, so that persistent thread blocks have several tiles
-/// each.
+/// The GPU that is emulated: that of a trial with 3 multiprocessors, so that persistent thread blocks have several
+/// tiles each.
 DeviceFacts emulated_device(const DeviceFacts& device);
 
 /// What a variant is emulated on: its own workload with few heads and short lengths, whole tiles and ragged ones, with

@@ -121,8 +121,8 @@ bool Finals::passes_emulator(const store::TrialRecord& trial, std::vector<std::s
       run_.observer.message(fmt::format("the emulated GPU does not run trial {}: {}", trial.number, report.reason));
   }
   // A final comparison begins without those of the round before.
-  run_.store.add_comparison({0, run_.run, std::string(record::kEmulated), trial.variant, run_.laboratory.base().variant.id(),
-                             record::of_trial(report, trial.id)});
+  run_.store.add_comparison({0, run_.run, std::string(record::kEmulated), trial.variant,
+                             run_.laboratory.base().variant.id(), record::of_trial(report, trial.id)});
   if (report.outcome != emulator::Outcome::failed) return true;
   refuse(fmt::format("trial {}: on the emulated GPU: {}: {}", trial.number, to_string(report.verdict), report.reason),
          refused);

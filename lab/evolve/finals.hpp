@@ -63,7 +63,7 @@ class Finals {
   std::map<std::size_t, std::vector<record::FinalComparison>> measured_;  ///< of each trial, in fresh processes
   std::map<int, double> large_us_;
   std::map<std::size_t, double> dependent_us_;
-  std::map<int, Verified> verified_;       ///< by the trial's number
+  std::map<int, Verified> verified_;  ///< by the trial's number
   std::map<int, emulator::Report> emulated_;
   std::map<int, std::string> objections_;  ///< of tools, to trials with edited sources; "" where there is none
   double base_large_us_ = 0;               ///< of the base where scores are large; 0 before it is asked for

@@ -89,8 +89,7 @@ TEST_F(Emulate, AWrongMaskIsRefused) {
 
 // A GPU nearly always has the copy by then.
 TEST_F(Emulate, AMissingWaitIsRefused) {
-  const Report report =
-      emulated(with_sources(std::regex(R"(ptx::cp_async_wait_(group<[^;]*>|all)\(\);)"), ";"));
+  const Report report = emulated(with_sources(std::regex(R"(ptx::cp_async_wait_(group<[^;]*>|all)\(\);)"), ";"));
   EXPECT_EQ(report.outcome, Outcome::failed);
   EXPECT_NE(report.verdict, Verdict::ok);
   EXPECT_FALSE(report.reason.empty());
@@ -99,12 +98,10 @@ TEST_F(Emulate, AMissingWaitIsRefused) {
 TEST_F(Emulate, AStorePastSharedMemoryIsRefused) {
   const Workload small = parse_workload("b1h1l37k83d64:fp16:causal_top_left");
   const std::int64_t bytes = variant_of(kAmpere).plan(small, device()).shared_bytes;
-  const Report report =
-      emulated(with_entry("if (threadIdx.x == 5) shared[" + std::to_string(bytes + 3) + "] = 1;"));
+  const Report report = emulated(with_entry("if (threadIdx.x == 5) shared[" + std::to_string(bytes + 3) + "] = 1;"));
   EXPECT_EQ(report.outcome, Outcome::failed);
   EXPECT_EQ(report.verdict, Verdict::crashed);
-  EXPECT_EQ(report.reason,
-            "the emulated kernel writes past its shared memory: offset " + std::to_string(bytes + 3));
+  EXPECT_EQ(report.reason, "the emulated kernel writes past its shared memory: offset " + std::to_string(bytes + 3));
 }
 
 TEST_F(Emulate, AStoreBesideOutputsIsRefused) {
@@ -137,9 +134,13 @@ TEST_F(Emulate, ALoopWithoutEndIsRefused) {
 }
 
 TEST_F(Emulate, MuchMemoryIsRefused) {
-  const Report report = emulated(with_entry("for (;;) static_cast<volatile char*>(__builtin_malloc(1 << 24))[0] = 1;"));
-  EXPECT_NE(report.outcome, Outcome::passed);
-  EXPECT_FALSE(report.reason.empty());
+#if defined(__SANITIZE_ADDRESS__)
+  GTEST_SKIP() << "processes of a sanitized program have no limit of memory (process/confinement.cpp)";
+#endif
+  const Report report = emulated(
+      with_entry("for (int i = 0; i < 1024; ++i) static_cast<volatile char*>(__builtin_malloc(1 << 24))[0] = 1;"));
+  EXPECT_EQ(report.outcome, Outcome::failed);
+  EXPECT_EQ(report.verdict, Verdict::crashed);
 }
 
 TEST_F(Emulate, WhatItCannotRunIsNoVerdict) {

@@ -54,10 +54,10 @@ void give_up_the_system() {
 #else
   return;
 #endif
-  constexpr unsigned kAllowed[] = {SYS_read,     SYS_write,   SYS_exit,         SYS_exit_group,     SYS_brk,
-                                   SYS_mmap,     SYS_munmap,  SYS_mremap,       SYS_mprotect,       SYS_madvise,
-                                   SYS_futex,    SYS_fstat,   SYS_rt_sigreturn, SYS_rt_sigprocmask, SYS_clock_gettime,
-                                   SYS_getrandom, SYS_newfstatat};
+  constexpr unsigned kAllowed[] = {
+      SYS_read,         SYS_write,          SYS_exit,          SYS_exit_group, SYS_brk,       SYS_mmap,
+      SYS_munmap,       SYS_mremap,         SYS_mprotect,      SYS_madvise,    SYS_futex,     SYS_fstat,
+      SYS_rt_sigreturn, SYS_rt_sigprocmask, SYS_clock_gettime, SYS_getrandom,  SYS_newfstatat};
   constexpr unsigned kCount = sizeof kAllowed / sizeof kAllowed[0];
   sock_filter program[4 + kCount + 2] = {};
   unsigned at = 0;

@@ -14,9 +14,9 @@ namespace heed::emulator {
 inline constexpr std::uint64_t kImageAddress = std::uint64_t{1} << 37;
 
 /// Exit codes of an emulated program.
-inline constexpr int kDone = 0;         ///< the image as the launch left it is on stdout
-inline constexpr int kObjection = 3;    ///< the emulated GPU objects to what the kernel did; a sentence is on stderr
-inline constexpr int kNoLaunch = 4;     ///< the request is none, or there is no memory for it; a sentence is on stderr
+inline constexpr int kDone = 0;       ///< the image as the launch left it is on stdout
+inline constexpr int kObjection = 3;  ///< the emulated GPU objects to what the kernel did; a sentence is on stderr
+inline constexpr int kNoLaunch = 4;   ///< the request is none, or there is no memory for it; a sentence is on stderr
 
 /// Bytes of the image that copies may read.
 struct ReadablePart {
@@ -34,8 +34,8 @@ struct Request {
   std::uint32_t grid[3];
   std::uint32_t threads;
   std::uint32_t cluster;
-  std::uint32_t resident;       ///< blocks that run at a time, where they are no clusters
-  std::uint32_t early;          ///< copies are done at once instead of as late as may be
+  std::uint32_t resident;  ///< blocks that run at a time, where they are no clusters
+  std::uint32_t early;     ///< copies are done at once instead of as late as may be
   std::uint32_t readable_parts;
   ReadablePart readable[kMostReadable];
   TensorMaps maps;       ///< EmulatedMap in each; zero where the entry takes none

@@ -7,12 +7,11 @@
 /// accumulators until then. So a wait that is missing shows as a wrong result, and a wait that never ends as a deadlock
 /// with a message. Threads and blocks run in random order, a warp often far ahead of the others. Lanes of a warp that
 /// are in different collective instructions, addresses past shared memory, plain stores beside it and copies from
-/// elsewhere than the inputs are errors. Blocks run one after the other, but those of a cluster; or several at a time, the next one when one has
-/// ended, for kernels whose blocks hand each other words, which land word by word, in any order, some time after they
-/// are stored. Warps that meet at a barrier
-/// of their block from different places of the program are an error where a launch asks for it, as to
-/// compute-sanitizer's synccheck, and so is __syncthreads once threads of the block have ended. Clocks, caches, fences
-/// between blocks and dependent launches are not modelled.
+/// elsewhere than the inputs are errors. Blocks run one after the other, but those of a cluster; or several at a time,
+/// the next one when one has ended, for kernels whose blocks hand each other words, which land word by word, in any
+/// order, some time after they are stored. Warps that meet at a barrier of their block from different places of the
+/// program are an error where a launch asks for it, as to compute-sanitizer's synccheck, and so is __syncthreads once
+/// threads of the block have ended. Clocks, caches, fences between blocks and dependent launches are not modelled.
 #pragma once
 
 #include <cstddef>
