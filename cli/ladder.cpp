@@ -15,7 +15,7 @@ namespace {
 struct LadderOptions {
   MachineOptions machine;
   std::string shape = "b1h8l512d64";
-  std::string rungs;
+  std::string steps;
   std::string evidence;
   std::string python = "python3";
   bool no_peers = false;
@@ -36,11 +36,11 @@ ladder::Shares shares_of(const trial::Built& built, const Workload& workload, co
 
 int run(const LadderOptions& o) {
   const Workload workload = parse_workload(o.shape);
-  const std::vector<ladder::Step> steps = ladder::choose(ladder::road(), o.rungs);
+  const std::vector<ladder::Step> steps = ladder::choose(ladder::steps(), o.steps);
   const DeviceFacts device = o.machine.choose();
   if (device.kind != DeviceKind::cuda)
     throw Error(ErrorCode::no_device,
-                fmt::format("the ladder's rungs are GPU kernels and need an NVIDIA GPU: {}",
+                fmt::format("the ladder's steps are GPU kernels and need an NVIDIA GPU: {}",
                             o.machine.device == "cpu" ? "leave out --device cpu" : probe_cuda().reason));
   const std::filesystem::path path = o.evidence;  // a folder that cannot be made is better known before than after
   if (!path.parent_path().empty()) make_folder(path.parent_path(), ErrorCode::store);
@@ -50,17 +50,17 @@ int run(const LadderOptions& o) {
   options.peers = !o.no_peers;
   options.python = o.python;
   if (!o.no_profile) options.profiler = shares_of;
-  remark(o.machine.json, fmt::format("{} on {}: {} rungs", to_string(workload), device.name, steps.size()));
-  const ladder::Result result = ladder::climb(steps, workload, device, *builder, options, [&](const std::string& text) {
-    remark(o.machine.json, fmt::format("  {}", text));
-  });
+  remark(o.machine.json, fmt::format("{} on {}: {} steps", to_string(workload), device.name, steps.size()));
+  const ladder::Result result =
+      ladder::measure_steps(steps, workload, device, *builder, options,
+                            [&](const std::string& text) { remark(o.machine.json, fmt::format("  {}", text)); });
   nlohmann::json evidence = ladder::evidence(result);
   report::add_family_digests(evidence, sources());
   if (!o.evidence.empty()) write_file_atomically(path, json_text(evidence, 1) + "\n", ErrorCode::store);
   if (o.machine.json)
     print(json_text(evidence, 1) + "\n");
   else
-    print(fmt::format("\n{}{} rungs in {}.\n", ladder::table_text(result), result.rows.size(),
+    print(fmt::format("\n{}{} steps in {}.\n", ladder::table_text(result), result.rows.size(),
                       human_duration(result.elapsed_s)));
   return result.passed() ? 0 : 1;
 }
@@ -73,17 +73,17 @@ void add_ladder(CLI::App& app, int& exit_code) {
       "ladder",
       "Teaching kernels, from a thread a row to fwd_sm80: each verified and timed, beside its predicted speedup");
   command->add_option("--shape", o->shape, "Workload")->capture_default_str();
-  command->add_option("--rungs", o->rungs, "Only these, separated by commas [all]");
+  command->add_option("--steps", o->steps, "Only these, separated by commas [all]");
   command->add_option("--evidence", o->evidence, "Write the result as evidence to this JSON file");
-  command->add_flag("--no-peers", o->no_peers, "Do not compare with PyTorch; the hybrid rung is left out");
+  command->add_flag("--no-peers", o->no_peers, "Do not compare with PyTorch; the hybrid step is left out");
   command->add_flag("--no-profile", o->no_profile, "Read no hardware counters; their columns are dashes");
   command->add_option("--python", o->python, "Python that may have PyTorch")->capture_default_str();
   o->machine.add_to(*command);
   command->footer(
-      "Exit code 1 when a rung does not pass the gate.\n"
+      "Exit code 1 when a step does not pass the gate.\n"
       "Examples:\n"
       "  heed ladder\n"
-      "  heed ladder --rungs wmma_both,producer_2,swizzle --no-peers\n"
+      "  heed ladder --steps wmma_both,producer_2,swizzle --no-peers\n"
       "  heed ladder --shape b2h8l2048d128:causal_top_left --evidence ladder.json");
   command->callback([o, &exit_code] { exit_code = run(*o); });
 }

@@ -78,8 +78,8 @@ const std::map<std::string, std::set<std::string>> kAllowed = {
 // The room that a path below the root, or the name of an #include, lies in.
 std::string room_of(const fs::path& path) {
   const std::string text = path.generic_string();
-  const std::string rungs = "examples/ladder/kernels";
-  if (text.rfind(rungs + "/", 0) == 0) return rungs;
+  const std::string ladder = "examples/ladder/kernels";
+  if (text.rfind(ladder + "/", 0) == 0) return ladder;
   auto part = path.begin();
   if (*part == "lib" || *part == "lab" || *part == "examples") ++part;
   return part->string();

@@ -1,4 +1,4 @@
-// The ladder as a family, so that every rung goes through the same gate and clock as the library's kernels.
+// The ladder as a family, so that every step goes through the same gate and clock as the library's kernels.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -20,20 +20,20 @@ std::span<const compile::EmbeddedFile> device_files();  // CMakeLists.txt of thi
 
 namespace {
 
-const ladder::Rung& rung_of(const Config& config) {
-  return ladder::kRungs[config.at(0)];
+const ladder::KernelStep& step_of(const Config& config) {
+  return ladder::kSteps[config.at(0)];
 }
 
 const std::vector<Knob>& ladder_knobs() {
   static const std::vector<Knob> knobs = [] {
-    Knob rung{.name = "rung", .help = "which step of the road; heed ladder walks it", .values = {}, .names = {}};
-    for (const Bound bound : kBounds)  // each rung is another kernel
-      if (bound != Bound::unknown) rung.acts_on.push_back(bound);
-    for (int i = 0; i < ladder::kNumRungs; ++i) {
-      rung.values.push_back(i);
-      rung.names.emplace_back(ladder::kRungs[i].name);
+    Knob step{.name = "step", .help = "which step; heed ladder measures all", .values = {}, .names = {}};
+    for (const Bound bound : kBounds)  // each step is another kernel
+      if (bound != Bound::unknown) step.acts_on.push_back(bound);
+    for (int i = 0; i < ladder::kNumSteps; ++i) {
+      step.values.push_back(i);
+      step.names.emplace_back(ladder::kSteps[i].name);
     }
-    return std::vector<Knob>{rung};
+    return std::vector<Knob>{step};
   }();
   return knobs;
 }
@@ -70,7 +70,7 @@ class LadderFamily final : public Family {
   }
 
   Config default_config(const Workload& workload, const DeviceFacts& device) const override {
-    const Config config = {ladder::kNumRungs - 1};
+    const Config config = {ladder::kNumSteps - 1};
     HEED_CHECK(!is_illegal(config, workload, device));
     return config;
   }
@@ -78,14 +78,14 @@ class LadderFamily final : public Family {
   std::string prelude(const Config& config, const Problem& problem) const override {
     return fmt::format(
         "#include \"examples/ladder/kernels/{}.cuh\"\n\n"
-        "constexpr heed::ladder::Config kConfig{{.rung = {}}};\n"
+        "constexpr heed::ladder::Config kConfig{{.step = {}}};\n"
         "__device__ constexpr heed::Problem kProblem{};\n"
-        "using Kernel = heed::ladder::{}<kConfig.rung, kProblem>;\n\n",
-        rung_of(config).file, config.at(0), literal(problem), rung_of(config).type);
+        "using Kernel = heed::ladder::{}<kConfig.step, kProblem>;\n\n",
+        step_of(config).file, config.at(0), literal(problem), step_of(config).type);
   }
 
   std::string entry() const override {
-    return "extern \"C\" __global__ void __launch_bounds__(heed::ladder::threads(kConfig.rung), 1)\n"
+    return "extern \"C\" __global__ void __launch_bounds__(heed::ladder::threads(kConfig.step), 1)\n"
            "    heed_forward(const __grid_constant__ heed::ForwardParams params) {\n"
            "  extern __shared__ __align__(128) char shared[];\n"
            "  Kernel::run(params, shared);\n"
@@ -93,11 +93,11 @@ class LadderFamily final : public Family {
   }
 
   LaunchPlan plan(const Config& config, const Workload& workload, const DeviceFacts& device) const override {
-    const ladder::Rung& rung = rung_of(config);
+    const ladder::KernelStep& step = step_of(config);
     LaunchPlan plan;
     plan.entry = "heed_forward";
-    const std::int64_t row_tiles = (workload.len_q + rung.block_m - 1) / rung.block_m;
-    if (rung.persistent) {
+    const std::int64_t row_tiles = (workload.len_q + step.block_m - 1) / step.block_m;
+    if (step.persistent) {
       plan.grid = {static_cast<std::uint32_t>(
                        ladder::persistent_blocks(row_tiles * workload.heads * workload.batch, device.processors)),
                    1, 1};

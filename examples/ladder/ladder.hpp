@@ -1,4 +1,4 @@
-/// The ladder: the road from a minimal kernel to the best there is, every step through the same gate and clock, with a
+/// The ladder: the steps from a minimal kernel to the best there is, each through the same gate and clock, with a
 /// prediction beside each outcome.
 #pragma once
 
@@ -17,7 +17,7 @@ namespace heed::ladder {
 /// Makes the family "ladder" and its sources known. To be called once, before anything asks for families.
 void register_family();
 
-/// One step of the road.
+/// One step.
 struct Step {
   std::string name;
   std::string title;     ///< what is new
@@ -27,10 +27,10 @@ struct Step {
   std::string before;    ///< step the prediction refers to; empty for the first
 };
 
-/// The whole road on a GPU, in order.
-std::vector<Step> road();
+/// All steps on a GPU, in order.
+std::vector<Step> steps();
 
-/// The steps named in `names` ("a,b"; empty: all), in the road's order. @throws Error(usage) for an unknown name
+/// The steps named in `names` ("a,b"; empty: all), in that order. @throws Error(usage) for an unknown name
 std::vector<Step> choose(std::span<const Step> all, const std::string& names);
 
 /// What a profile knows about a kernel: shares of the elapsed time, 0 to 1; empty where a counter cannot be read.
@@ -100,9 +100,11 @@ struct Options {
   Profiler profiler;  ///< empty: no shares
 };
 
-/// Climbs. What goes wrong with one step is its row; the next step is then measured against the last good one.
+/// Verifies and measures the steps in order. What goes wrong with one step is its row; the next step is then measured
+/// against the last good one.
 /// @param on_message progress, one line each
-Result climb(std::span<const Step> steps, const Workload& workload, const DeviceFacts& device, jit::Builder& builder,
-             const Options& options, const std::function<void(const std::string&)>& on_message);
+Result measure_steps(std::span<const Step> steps, const Workload& workload, const DeviceFacts& device,
+                     jit::Builder& builder, const Options& options,
+                     const std::function<void(const std::string&)>& on_message);
 
 }  // namespace heed::ladder

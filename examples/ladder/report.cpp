@@ -34,7 +34,7 @@ json ratio_json(const measure::Ratio& ratio) {
 json row_json(const Result& result, const Row& row) {
   json j = {{"workload", to_string(result.workload)},
             {"causal", result.workload.is_causal()},
-            {"rung", row.step.name},
+            {"step", row.step.name},
             {"title", row.step.title},
             {"variant", row.variant_id.empty() ? json() : json(row.variant_id)},
             {"config", row.step.variant.empty() ? json() : json(row.step.variant)},
@@ -82,7 +82,7 @@ std::string table_text(const Result& result) {
   std::string text = fmt::format("workload  {}\ndevice    {} ({}, {} {}, driver {})\n\n", to_string(result.workload),
                                  result.device.name, result.device.arch, result.device.processors,
                                  gpu ? "multiprocessors" : "processors", result.device.driver);
-  report::Table table({"rung", "us", "to before", "95% interval", "predicted", "to first", "to SDPA", "registers",
+  report::Table table({"step", "us", "to before", "95% interval", "predicted", "to first", "to SDPA", "registers",
                        "spills", "shared", "max|error|", "tensor", "DRAM"});
   for (const Row& row : result.rows) {
     const bool compiled = row.resources && gpu;
@@ -103,7 +103,7 @@ std::string table_text(const Result& result) {
   }
   text += table.str();
   text +=
-      "\nRatios are time / time: above 1 the rung is faster. Registers a thread, spills and shared memory in bytes.\n";
+      "\nRatios are time / time: above 1 the step is faster. Registers a thread, spills and shared memory in bytes.\n";
   for (const Row& row : result.rows)
     if (!row.measured())
       text += fmt::format("{}: {}{}\n", row.step.name, row.verdict ? fmt::format("{}: ", to_string(*row.verdict)) : "",

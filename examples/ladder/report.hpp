@@ -1,4 +1,4 @@
-/// A climbed ladder as a table and as evidence.
+/// A measured ladder as a table and as evidence.
 #pragma once
 
 #include <nlohmann/json.hpp>

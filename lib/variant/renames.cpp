@@ -156,6 +156,7 @@ const std::vector<FamilyRename>& renames() {
            {"tile_order", "tile_order", {{"longest", "lpt"}, {"mirrored", "lpt_then_spt"}, {"paired", "lpt_then_spt"}}},
            {"rescale", "rescale", {{"when_far", "conditional"}, {"optimistic", "stale_tile"}}},
        }},
+      {"ladder", "ladder", {{"rung", "step", {}}}},
       {"fwd_cpu", "fwd_cpu", {{"key_heads", "pack_gqa", {{"own", "off"}, {"shared", "on"}}}}},
   };
   return all;

@@ -12,8 +12,8 @@
 namespace heed {
 namespace {
 
-TEST_F(Cli, LadderRefusesWhatItCannotClimb) {
-  expect_refusal("ladder --rungs scalar,swizle", 2, "did you mean \"swizzle\"?");
+TEST_F(Cli, LadderRefusesWhatItCannotRun) {
+  expect_refusal("ladder --steps scalar,swizle", 2, "did you mean \"swizzle\"?");
   expect_refusal("ladder --shape b1h8", 2, "query length is missing");
   expect_refusal("ladder --device cpu", 1, "leave out --device cpu");
   EXPECT_THAT(heed_command("ladder --device cpu --json").out, ::testing::HasSubstr("\"no_device\""));

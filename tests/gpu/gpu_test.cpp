@@ -49,14 +49,14 @@ TEST_F(Gpu, OneWorkerServesManyWorkloads) {
   }
 }
 
-TEST_F(Gpu, EveryRungOfTheLadderPasses) {
+TEST_F(Gpu, EveryStepOfTheLadderPasses) {
   const Family& family = find_family("ladder");
   for (const char* text : {"b1h8l512d64:fp16", "b1h4l200d64:bf16:causal_top_left", "b2h4hkv2l100k150d128:fp16:blhd",
                            "b1h2l300k200d128:bf16:causal_bottom_right"}) {
     const Workload workload = parse_workload(text);
     trial::Laboratory laboratory(workload, device_, *builder_, nullptr, {});
-    for (const int rung : family.knobs()[0].values) {
-      const Variant variant = make_variant(family, {rung}, workload);
+    for (const int step : family.knobs()[0].values) {
+      const Variant variant = make_variant(family, {step}, workload);
       if (family.is_illegal(variant.config, workload, device_)) continue;
       const verify::GateReport report = laboratory.verify(laboratory.build(variant), fresh_seed());
       EXPECT_TRUE(report.passed()) << describe(variant) << " at " << text << ": " << report.check << ": "

@@ -59,10 +59,10 @@ TEST(Embedded, SourcesOutsideTheLibraryCountWhereTheyAreIncluded) {
     if (!lies_outside(std::pair(path, content))) library.add(path).add(content);
   EXPECT_EQ(compile::source_digest(), library.hex().substr(0, 16));
 
-  const std::set<std::string> rung = compile::included_by("#include \"examples/ladder/kernels/scalar.cuh\"\n");
-  EXPECT_EQ(rung.count("examples/ladder/kernels/common.cuh"), 1U);
-  EXPECT_EQ(rung.count("kernels/contract.hpp"), 1U);
-  EXPECT_EQ(rung.count("kernels/sm80/forward.cuh"), 0U);
+  const std::set<std::string> step = compile::included_by("#include \"examples/ladder/kernels/scalar.cuh\"\n");
+  EXPECT_EQ(step.count("examples/ladder/kernels/common.cuh"), 1U);
+  EXPECT_EQ(step.count("kernels/contract.hpp"), 1U);
+  EXPECT_EQ(step.count("kernels/sm80/forward.cuh"), 0U);
   const std::set<std::string> sm80 = compile::included_by("#include \"kernels/sm80/forward.cuh\"\n");
   EXPECT_TRUE(std::none_of(sm80.begin(), sm80.end(), [](const auto& path) { return path.rfind("examples/", 0) == 0; }));
   EXPECT_TRUE(compile::included_by("#include <cuda.h>\n// #include \"kernels/contract.hpp\"\n").empty());

@@ -1,4 +1,4 @@
-// Every rung of the ladder, without a GPU: it builds for every problem and architecture, within its registers, and
+// Every step of the ladder, without a GPU: it builds for every problem and architecture, within its registers, and
 // keeps the contract.
 #include "device/device.hpp"
 #include "examples/ladder/kernels/config.hpp"
@@ -60,8 +60,8 @@ TEST_P(LadderBuilds, EveryProblemKeepsTheContractAndHeadDim64HasNoSpills) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Rungs, LadderBuilds, ::testing::Range(0, ladder::kNumRungs),
-                         [](const auto& rung) { return std::string(ladder::kRungs[rung.param].name); });
+INSTANTIATE_TEST_SUITE_P(Steps, LadderBuilds, ::testing::Range(0, ladder::kNumSteps),
+                         [](const auto& step) { return std::string(ladder::kSteps[step.param].name); });
 
 }  // namespace
 }  // namespace heed::jit

@@ -85,9 +85,10 @@ TEST(Renames, PairedTilesOfFwdSm80AreInTheOrderOfFwdSm90Split) {
 
 TEST(Renames, LeavesCurrentAndUnknownTextsAlone) {
   for (const char* text : {"fwd_sm90_split:cluster=2", "fwd_cpu:pack_gqa=off,lanes=columns,split_keys=512", "fwd_cpu",
-                           "", "nothing:a=b", "ladder:rung=swizzle"})
+                           "", "nothing:a=b", "ladder:step=swizzle"})
     EXPECT_EQ(with_current_names(text), text);
   EXPECT_EQ(with_current_names("fwd_decode"), "fwd_sm80_decode");
+  EXPECT_EQ(with_current_names("ladder:rung=swizzle"), "ladder:step=swizzle");
 }
 
 TEST(Renames, StoredCpuVariantsParse) {

@@ -1,4 +1,4 @@
-/// What every rung needs and none is about: where rows lie, element conversion, tile copies, the online softmax of one
+/// What every step needs and none is about: where rows lie, element conversion, tile copies, the online softmax of one
 /// row, and the last step of a row.
 #pragma once
 

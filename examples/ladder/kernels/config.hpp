@@ -1,5 +1,5 @@
-/// The ladder: which rungs there are, what was predicted of each, and the resources each takes. Shared by the host,
-/// nvcc and NVRTC. A later rung is one file and one entry in kRungs.
+/// The ladder: which steps there are, what was predicted of each, and the resources each takes. Shared by the host,
+/// nvcc and NVRTC. A later step is one file and one entry in kSteps.
 #pragma once
 
 #include "kernels/attention/mask.hpp"
@@ -8,7 +8,7 @@
 
 namespace heed::ladder {
 
-/// What a rung keeps in shared memory besides the next one's additions.
+/// What a step keeps in shared memory besides the next one's additions.
 enum class Memory {
   none,      ///< everything comes straight from global memory
   one_tile,  ///< K, and after it V in the same place
@@ -17,12 +17,12 @@ enum class Memory {
   output,    ///< Q, K, V, S in fp32, P in 16 bits over S, and O in fp32
 };
 
-struct Rung {
+struct KernelStep {
   const char* name;   ///< value of the knob, e.g. "wmma_both"
   const char* file;   ///< examples/ladder/kernels/<file>.cuh
   const char* type;   ///< class template in that file
   const char* title;  ///< what is new
-  double predicted;   ///< time of the rung before / time of this one, reasoned before measuring; 0 for the first
+  double predicted;   ///< time of the step before / time of this one, reasoned before measuring; 0 for the first
   int block_m;        ///< query rows a thread block
   int block_n_64;     ///< keys a tile at head dim 64
   int block_n_128;    ///< keys a tile at head dim 128
@@ -34,7 +34,7 @@ struct Rung {
 };
 
 // clang-format off
-inline constexpr Rung kRungs[] = {
+inline constexpr KernelStep kSteps[] = {
     // name              file             type            title                                             predicted   m    n64  n128 warps stages memory          padding persistent
     {"scalar",           "scalar",        "Scalar",       "minimal scalar: a thread a row",                      0.0, 128,   1,   1,  4, 0, Memory::none,     0, false},
     {"tiled",            "tiled",         "Tiled",        "block tiling: K and V in shared memory",             0.95, 128,  64,  64,  4, 1, Memory::tiles,    0, false},
@@ -51,20 +51,20 @@ inline constexpr Rung kRungs[] = {
     {"persistent",       "persistent",    "Persistent",   "persistent blocks",                                  0.98,  64,  64,  32,  8, 2, Memory::output,   4, true},
 };
 // clang-format on
-inline constexpr int kNumRungs = sizeof(kRungs) / sizeof(kRungs[0]);
+inline constexpr int kNumSteps = sizeof(kSteps) / sizeof(kSteps[0]);
 
 /// One point of the family's space.
 struct Config {
-  int rung = 0;  ///< index in kRungs
+  int step = 0;  ///< index in kSteps
   constexpr bool operator==(const Config&) const = default;
 };
 
-HEED_HOST_DEVICE constexpr int threads(int rung) {
-  return 32 * kRungs[rung].warps;
+HEED_HOST_DEVICE constexpr int threads(int step) {
+  return 32 * kSteps[step].warps;
 }
 
-HEED_HOST_DEVICE constexpr int block_n(int rung, int head_dim) {
-  return head_dim == 128 ? kRungs[rung].block_n_128 : kRungs[rung].block_n_64;
+HEED_HOST_DEVICE constexpr int block_n(int step, int head_dim) {
+  return head_dim == 128 ? kSteps[step].block_n_128 : kSteps[step].block_n_64;
 }
 
 /// Dynamic shared memory, in bytes from its start (aligned to 128).
@@ -81,11 +81,11 @@ struct SharedPlan {
   int total;
 };
 
-HEED_HOST_DEVICE constexpr SharedPlan shared_plan(int rung, int head_dim) {
-  const Rung& r = kRungs[rung];
+HEED_HOST_DEVICE constexpr SharedPlan shared_plan(int step, int head_dim) {
+  const KernelStep& r = kSteps[step];
   SharedPlan plan{};
   if (r.memory == Memory::none) return plan;
-  const int n = block_n(rung, head_dim);
+  const int n = block_n(step, head_dim);
   plan.tile_bytes = n * head_dim * 2;
   plan.stages = r.memory == Memory::scores || r.memory == Memory::output ? r.block_m * head_dim * 2 : 0;
   plan.scores = plan.stages + (r.memory == Memory::one_tile ? plan.tile_bytes : r.stages * 2 * plan.tile_bytes);
@@ -98,7 +98,7 @@ HEED_HOST_DEVICE constexpr SharedPlan shared_plan(int rung, int head_dim) {
   return plan;
 }
 
-/// Blocks of a persistent rung: one a multiprocessor, never more than there are tiles of rows.
+/// Blocks of a persistent step: one a multiprocessor, never more than there are tiles of rows.
 HEED_HOST_DEVICE constexpr long long persistent_blocks(long long tiles, int multiprocessors) {
   const long long most = multiprocessors > 0 ? multiprocessors : 1;
   return tiles < most ? tiles : most;

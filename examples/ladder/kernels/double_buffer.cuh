@@ -1,4 +1,4 @@
-/// Rung double_buffer: two stages, and every thread copies its own part of the next tile before it computes this one.
+/// Step double_buffer: two stages, and every thread copies its own part of the next tile before it computes this one.
 ///
 ///   all warps   copy 0 | copy 1, tile 0 | copy 2, tile 1 | ...
 ///
@@ -13,12 +13,12 @@
 
 namespace heed::ladder {
 
-template <int kRung, const Problem& kProblem>
+template <int kStep, const Problem& kProblem>
 struct DoubleBuffer {
-  using Block = MatrixBlock<kRung, kProblem>;
+  using Block = MatrixBlock<kStep, kProblem>;
   static constexpr int kDim = Block::kDim;
   static constexpr int kThreads = Block::kComputeThreads;
-  static_assert(kRungs[kRung].stages == 2 && threads(kRung) == kThreads, "two buffers, filled by those who compute");
+  static_assert(kSteps[kStep].stages == 2 && threads(kStep) == kThreads, "two buffers, filled by those who compute");
 
   /// One thread's part of tile `tile`, as one commit group.
   __device__ __forceinline__ static void load_tile(const Block& block, int tile) {

@@ -1,4 +1,4 @@
-/// Rung fused_epilogue: divide, round to 16 bits and store 16 bytes a lane, in one pass over O in shared memory.
+/// Step fused_epilogue: divide, round to 16 bits and store 16 bytes a lane, in one pass over O in shared memory.
 ///
 /// Before, one pass divided O in place, a barrier followed, and a second pass rounded and stored 2 bytes a lane. Now a
 /// lane takes eight neighbouring columns of a row: two 16-byte reads, one 16-byte store.
@@ -11,9 +11,9 @@
 
 namespace heed::ladder {
 
-template <int kRung, const Problem& kProblem>
+template <int kStep, const Problem& kProblem>
 struct FusedEpilogue {
-  using Block = MatrixBlock<kRung, kProblem>;
+  using Block = MatrixBlock<kStep, kProblem>;
   static constexpr int kChunks = Block::kDim / 8;   // of 16 output bytes a row
   static constexpr int kRowsAtOnce = 32 / kChunks;  // rows a warp stores at once
   static_assert(32 % kChunks == 0 && Block::kWarpRows % kRowsAtOnce == 0);
@@ -49,7 +49,7 @@ struct FusedEpilogue {
   __device__ __forceinline__ static void run(const ForwardParams& params, char* shared) {
     const Rows<kProblem> rows(params, blockIdx.x, Block::kBlockM, blockIdx.y, blockIdx.z);
     Block block(rows, shared);
-    DoubleBuffer<kRung, kProblem>::accumulate(block);
+    DoubleBuffer<kStep, kProblem>::accumulate(block);
     store(block);
   }
 };

@@ -1,4 +1,4 @@
-/// The tensor-core rungs' common ground: 64 rows of one head and eight warps that compute. For the products warp w has
+/// The tensor-core steps' common ground: 64 rows of one head and eight warps that compute. For the products warp w has
 /// 16 rows and half of the columns; for the softmax it has 8 whole rows. S, P and O therefore lie in shared memory.
 ///
 ///                  products                                     softmax
@@ -12,15 +12,15 @@
 
 namespace heed::ladder {
 
-template <int kRung, const Problem& kProblem>
+template <int kStep, const Problem& kProblem>
 struct MatrixBlock {
   static constexpr int kDim = kProblem.head_dim;
-  static constexpr int kBlockM = kRungs[kRung].block_m;
-  static constexpr int kBlockN = block_n(kRung, kDim);
+  static constexpr int kBlockM = kSteps[kStep].block_m;
+  static constexpr int kBlockN = block_n(kStep, kDim);
   static constexpr int kComputeWarps = 8;
   static constexpr int kComputeThreads = 32 * kComputeWarps;
   static constexpr int kWarpRows = kBlockM / kComputeWarps;  // of the softmax
-  static constexpr SharedPlan kPlan = shared_plan(kRung, kDim);
+  static constexpr SharedPlan kPlan = shared_plan(kStep, kDim);
   static_assert(kBlockM == 16 * kComputeWarps / 2, "two warps for 16 rows");
   static_assert(kBlockN % 32 == 0 && kDim % 32 == 0, "half of the columns in pieces of 16");
 

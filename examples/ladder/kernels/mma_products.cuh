@@ -10,9 +10,9 @@ namespace heed::ladder {
 inline constexpr auto kSwizzled = tile::SharedLayout::swizzled;
 
 /// S = Q K^T: 16 rows and half of the tile's keys a warp.
-template <int kRung, const Problem& kProblem>
-__device__ __forceinline__ void multiply_keys(const MatrixBlock<kRung, kProblem>& block, int stage) {
-  using Block = MatrixBlock<kRung, kProblem>;
+template <int kStep, const Problem& kProblem>
+__device__ __forceinline__ void multiply_keys(const MatrixBlock<kStep, kProblem>& block, int stage) {
+  using Block = MatrixBlock<kStep, kProblem>;
   constexpr int kDim = Block::kDim;
   constexpr int kTiles = Block::kBlockN / 16;  // of 8 keys
   const int first_row = block.warp / 2 * 16;
@@ -46,9 +46,9 @@ __device__ __forceinline__ void multiply_keys(const MatrixBlock<kRung, kProblem>
 }
 
 /// O += P V: 16 rows and half of the head dim a warp.
-template <int kRung, const Problem& kProblem>
-__device__ __forceinline__ void multiply_values(const MatrixBlock<kRung, kProblem>& block, int stage) {
-  using Block = MatrixBlock<kRung, kProblem>;
+template <int kStep, const Problem& kProblem>
+__device__ __forceinline__ void multiply_values(const MatrixBlock<kStep, kProblem>& block, int stage) {
+  using Block = MatrixBlock<kStep, kProblem>;
   constexpr int kDim = Block::kDim;
   constexpr int kTiles = kDim / 16;  // of 8 columns
   const int first_row = block.warp / 2 * 16;

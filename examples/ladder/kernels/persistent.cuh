@@ -1,4 +1,4 @@
-/// Rung persistent: as many blocks as multiprocessors, each looping over tiles of 64 rows.
+/// Step persistent: as many blocks as multiprocessors, each looping over tiles of 64 rows.
 ///
 /// With thousands of tiles this saves launching and draining blocks. Predicted (persistent): 0.98 of the speed before
 /// at b1h8l512d64: its 64 tiles are fewer than an H200's 132 multiprocessors, so every block runs its loop once,
@@ -11,9 +11,9 @@
 
 namespace heed::ladder {
 
-template <int kRung, const Problem& kProblem>
+template <int kStep, const Problem& kProblem>
 struct Persistent {
-  using Block = MatrixBlock<kRung, kProblem>;
+  using Block = MatrixBlock<kStep, kProblem>;
 
   __device__ __forceinline__ static void run(const ForwardParams& params, char* shared) {
     const int row_tiles = (params.len_q + Block::kBlockM - 1) / Block::kBlockM;
@@ -24,8 +24,8 @@ struct Persistent {
       const auto batch = static_cast<int>(tile / row_tiles / params.heads);
       const Rows<kProblem> rows(params, row_tile, Block::kBlockM, head, batch);
       Block block(rows, shared);
-      DoubleBuffer<kRung, kProblem>::accumulate(block);
-      FusedEpilogue<kRung, kProblem>::store(block);
+      DoubleBuffer<kStep, kProblem>::accumulate(block);
+      FusedEpilogue<kStep, kProblem>::store(block);
       // Q, K and V may be overwritten now: the barrier in store() comes after their last use. A warp's rows of O are
       // its own, but lanes cleared next are not the lanes that have just read them.
       __syncwarp();

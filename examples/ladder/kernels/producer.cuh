@@ -1,4 +1,4 @@
-/// Rungs producer_2 and producer_3: a ninth warp does nothing but copy, by cp.async, into a ring of 2 or 3 stages.
+/// Steps producer_2 and producer_3: a ninth warp does nothing but copy, by cp.async, into a ring of 2 or 3 stages.
 ///
 ///   stage      0        1        0        1           one barrier of all nine warps a tile: tile t has landed, and
 ///   producer   load 0 | load 1 | load 2 | load 3      everyone is done with tile t - 1, whose stage is free now
@@ -18,11 +18,11 @@
 
 namespace heed::ladder {
 
-template <int kRung, const Problem& kProblem>
+template <int kStep, const Problem& kProblem>
 struct Producer {
-  using Block = MatrixBlock<kRung, kProblem>;
+  using Block = MatrixBlock<kStep, kProblem>;
   static constexpr int kDim = Block::kDim;
-  static constexpr int kStages = kRungs[kRung].stages;
+  static constexpr int kStages = kSteps[kStep].stages;
   static constexpr int kAhead = kStages - 1;  // tiles in flight before the first is used
   static constexpr auto kLayout = tile::SharedLayout::linear;
 
@@ -48,7 +48,7 @@ struct Producer {
     const bool is_producer = block.warp == Block::kComputeWarps;
     const int tiles = (rows.keys_end + Block::kBlockN - 1) / Block::kBlockN;
 
-    copy_rows<Block::kBlockM, kDim, threads(kRung)>(shared + Block::kPlan.q, rows.q(), params.q_strides.row,
+    copy_rows<Block::kBlockM, kDim, threads(kStep)>(shared + Block::kPlan.q, rows.q(), params.q_strides.row,
                                                     rows.first_row, params.len_q);
     if (is_producer) {
       for (int tile = 0; tile < kAhead; ++tile) load_tile(block, tile, tiles);

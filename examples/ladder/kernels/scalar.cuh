@@ -1,4 +1,4 @@
-/// Rung scalar: one thread a row.
+/// Step scalar: one thread a row.
 ///
 /// The definition of attention written down: each thread holds its row of Q and its row of O in registers, walks over
 /// the keys it sees, and rescales what it has whenever the maximum grows. No tile, no barrier, no shared memory.
@@ -12,12 +12,12 @@
 
 namespace heed::ladder {
 
-template <int kRung, const Problem& kProblem>
+template <int kStep, const Problem& kProblem>
 struct Scalar {
   static constexpr int kWords = kProblem.head_dim / 2;  // two elements a register
 
   __device__ __forceinline__ static void run(const ForwardParams& params, char*) {
-    const Rows<kProblem> rows(params, blockIdx.x, kRungs[kRung].block_m, blockIdx.y, blockIdx.z);
+    const Rows<kProblem> rows(params, blockIdx.x, kSteps[kStep].block_m, blockIdx.y, blockIdx.z);
     const int row = rows.first_row + static_cast<int>(threadIdx.x);
     if (row >= params.len_q) return;
     const int end = rows.end_of(row);

@@ -1,8 +1,8 @@
-/// Rung swizzle: chunk c of row r lies at c ^ (r % 8), so that the eight rows a matrix load reads lie in eight
+/// Step swizzle: chunk c of row r lies at c ^ (r % 8), so that the eight rows a matrix load reads lie in eight
 /// different groups of banks (kernels/tile/shared_tile.hpp draws it). Rows of S, P and O are 16 bytes further apart, to
 /// the same end.
 ///
-/// WMMA takes a base and a stride and cannot read a swizzled tile. This rung therefore uses what WMMA is made of,
+/// WMMA takes a base and a stride and cannot read a swizzled tile. This step therefore uses what WMMA is made of,
 /// ldmatrix and mma.m16n8k16, whose fragments are documented, and changes nothing else: S, P and O still go through
 /// shared memory, a producer warp still fills two stages.
 ///
@@ -15,11 +15,11 @@
 
 namespace heed::ladder {
 
-template <int kRung, const Problem& kProblem>
+template <int kStep, const Problem& kProblem>
 struct Swizzle {
-  using Block = MatrixBlock<kRung, kProblem>;
+  using Block = MatrixBlock<kStep, kProblem>;
   static constexpr int kDim = Block::kDim;
-  static constexpr int kStages = kRungs[kRung].stages;
+  static constexpr int kStages = kSteps[kStep].stages;
   static_assert(kStages == 2, "one tile in flight while one is used");
 
   /// One lane's part of tile `tile`; the commit group is empty past the last tile.
@@ -43,7 +43,7 @@ struct Swizzle {
     const bool is_producer = block.warp == Block::kComputeWarps;
     const int tiles = (rows.keys_end + Block::kBlockN - 1) / Block::kBlockN;
 
-    copy_rows_async<Block::kBlockM, kDim, threads(kRung), kSwizzled>(
+    copy_rows_async<Block::kBlockM, kDim, threads(kStep), kSwizzled>(
         block.shared_base + Block::kPlan.q, rows.q(), params.q_strides.row, rows.first_row, params.len_q, threadIdx.x);
     ptx::cp_async_commit_group();
     if (is_producer) {

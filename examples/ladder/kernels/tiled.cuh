@@ -1,4 +1,4 @@
-/// Rung tiled: 64 keys and values at a time in shared memory, read by 128 threads of one row each.
+/// Step tiled: 64 keys and values at a time in shared memory, read by 128 threads of one row each.
 ///
 /// The textbook says: load once, read often. Predicted (tiled): 0.95 of the speed before. All threads of a warp read
 /// the same key at the same time, which is one broadcast from the L1 cache as it is one from shared memory, and K and V
@@ -12,17 +12,17 @@
 
 namespace heed::ladder {
 
-template <int kRung, const Problem& kProblem>
+template <int kStep, const Problem& kProblem>
 struct Tiled {
   static constexpr int kDim = kProblem.head_dim;
   static constexpr int kWords = kDim / 2;
-  static constexpr int kBlockN = block_n(kRung, kDim);
-  static constexpr int kThreads = threads(kRung);
-  static constexpr SharedPlan kPlan = shared_plan(kRung, kDim);
-  static_assert(kThreads == kRungs[kRung].block_m, "a thread a row");
+  static constexpr int kBlockN = block_n(kStep, kDim);
+  static constexpr int kThreads = threads(kStep);
+  static constexpr SharedPlan kPlan = shared_plan(kStep, kDim);
+  static_assert(kThreads == kSteps[kStep].block_m, "a thread a row");
 
   __device__ __forceinline__ static void run(const ForwardParams& params, char* shared) {
-    const Rows<kProblem> rows(params, blockIdx.x, kRungs[kRung].block_m, blockIdx.y, blockIdx.z);
+    const Rows<kProblem> rows(params, blockIdx.x, kSteps[kStep].block_m, blockIdx.y, blockIdx.z);
     const int row = rows.first_row + static_cast<int>(threadIdx.x);
     const int end = rows.end_of(row);  // a row past the end sees nothing, but its thread helps to copy
     const float scale_log2 = rows.scale_log2();

@@ -1,4 +1,4 @@
-/// Rung warp_rows: a warp a row; the head dim lies across the lanes, and each score is a sum by shuffles.
+/// Step warp_rows: a warp a row; the head dim lies across the lanes, and each score is a sum by shuffles.
 ///
 /// 4,096 rows are now 4,096 warps instead of 128: every scheduler has several to choose from while one waits. Scores of
 /// 32 keys are gathered, one a lane, so that the exponential is computed once a score.
@@ -15,16 +15,16 @@
 
 namespace heed::ladder {
 
-template <int kRung, const Problem& kProblem>
+template <int kStep, const Problem& kProblem>
 struct WarpRows {
   static constexpr int kDim = kProblem.head_dim;
-  static constexpr int kThreads = threads(kRung);
-  static constexpr int kBlockN = block_n(kRung, kDim);
+  static constexpr int kThreads = threads(kStep);
+  static constexpr int kBlockN = block_n(kStep, kDim);
   static_assert(kBlockN == 32, "a key a lane");
-  static_assert(kRungs[kRung].warps == kRungs[kRung].block_m, "a warp a row");
+  static_assert(kSteps[kStep].warps == kSteps[kStep].block_m, "a warp a row");
 
   __device__ __forceinline__ static void run(const ForwardParams& params, char* shared) {
-    const Rows<kProblem> rows(params, blockIdx.x, kRungs[kRung].block_m, blockIdx.y, blockIdx.z);
+    const Rows<kProblem> rows(params, blockIdx.x, kSteps[kStep].block_m, blockIdx.y, blockIdx.z);
     const int lane = threadIdx.x % 32;
     const int row = rows.first_row + static_cast<int>(threadIdx.x) / 32;
     const int end = rows.end_of(row);

@@ -1,4 +1,4 @@
-/// Rung wmma_both: P V by the tensor cores too.
+/// Step wmma_both: P V by the tensor cores too.
 ///
 /// P is rounded to 16 bits. O must be multiplied by a factor of its row whenever the maximum grows, but a WMMA
 /// accumulator does not say which row a register belongs to: O lies in shared memory in fp32, is rescaled there by the
@@ -15,9 +15,9 @@
 
 namespace heed::ladder {
 
-template <int kRung, const Problem& kProblem>
+template <int kStep, const Problem& kProblem>
 struct WmmaBoth {
-  using Block = MatrixBlock<kRung, kProblem>;
+  using Block = MatrixBlock<kStep, kProblem>;
   static constexpr int kDim = Block::kDim;
 
   __device__ __forceinline__ static void run(const ForwardParams& params, char* shared) {

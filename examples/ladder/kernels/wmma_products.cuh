@@ -7,9 +7,9 @@
 namespace heed::ladder {
 
 /// S = Q K^T: 16 rows and half of the tile's keys a warp.
-template <int kRung, const Problem& kProblem>
-__device__ __forceinline__ void multiply_keys_by_wmma(const MatrixBlock<kRung, kProblem>& block, int stage) {
-  using Block = MatrixBlock<kRung, kProblem>;
+template <int kStep, const Problem& kProblem>
+__device__ __forceinline__ void multiply_keys_by_wmma(const MatrixBlock<kStep, kProblem>& block, int stage) {
+  using Block = MatrixBlock<kStep, kProblem>;
   constexpr Element kElement = kProblem.element;
   constexpr int kDim = Block::kDim;
   constexpr int kFragments = Block::kBlockN / 32;
@@ -35,9 +35,9 @@ __device__ __forceinline__ void multiply_keys_by_wmma(const MatrixBlock<kRung, k
 }
 
 /// O += P V: 16 rows and half of the head dim a warp. O comes from shared memory and goes back.
-template <int kRung, const Problem& kProblem>
-__device__ __forceinline__ void multiply_values_by_wmma(const MatrixBlock<kRung, kProblem>& block, int stage) {
-  using Block = MatrixBlock<kRung, kProblem>;
+template <int kStep, const Problem& kProblem>
+__device__ __forceinline__ void multiply_values_by_wmma(const MatrixBlock<kStep, kProblem>& block, int stage) {
+  using Block = MatrixBlock<kStep, kProblem>;
   constexpr Element kElement = kProblem.element;
   constexpr int kDim = Block::kDim;
   constexpr int kFragments = kDim / 32;

@@ -1,4 +1,4 @@
-/// Rung wmma_scores: the scores by the tensor cores, P V still by fused multiply-adds.
+/// Step wmma_scores: the scores by the tensor cores, P V still by fused multiply-adds.
 ///
 /// Blocks are now 64 rows of one head. WMMA does not say which lane holds which score, so S goes through shared memory:
 /// stored by the product, read row by row by the softmax, where P stays in fp32. For P V a warp holds 8 rows, a lane
@@ -16,9 +16,9 @@
 
 namespace heed::ladder {
 
-template <int kRung, const Problem& kProblem>
+template <int kStep, const Problem& kProblem>
 struct WmmaScores {
-  using Block = MatrixBlock<kRung, kProblem>;
+  using Block = MatrixBlock<kStep, kProblem>;
   static constexpr int kDim = Block::kDim;
   static constexpr int kWords = kDim / 64;  // a lane, of two columns each
 

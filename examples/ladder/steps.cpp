@@ -21,27 +21,27 @@ constexpr const char* kGoodConfig =
 
 }  // namespace
 
-std::vector<Step> road() {
-  std::vector<Step> steps;
+std::vector<Step> steps() {
+  std::vector<Step> all;
   const auto add = [&](Step step) {
-    if (!steps.empty()) step.before = steps.back().name;
-    steps.push_back(std::move(step));
+    if (!all.empty()) step.before = all.back().name;
+    all.push_back(std::move(step));
   };
-  for (const Rung& rung : kRungs) {
+  for (const KernelStep& kernel : kSteps) {
     // The founders' detour comes before the tensor cores are programmed by hand. Predicted: about 50 us of shuffles and
     // multiply-adds become two matrix products and a softmax of about 4 us each, which write S and P to memory.
-    if (rung.name == std::string_view("wmma_scores"))
+    if (kernel.name == std::string_view("wmma_scores"))
       add({.name = "hybrid",
            .title = "matrix library, softmax, matrix library: three kernels",
            .variant = {},
            .backend = "sdpa_hybrid",
            .predicted = 4.0,
            .before = {}});
-    add({.name = rung.name,
-         .title = rung.title,
-         .variant = fmt::format("ladder:rung={}", rung.name),
+    add({.name = kernel.name,
+         .title = kernel.title,
+         .variant = fmt::format("ladder:step={}", kernel.name),
          .backend = {},
-         .predicted = rung.predicted,
+         .predicted = kernel.predicted,
          .before = {}});
   }
   // S, P and O never leave the registers: three round trips through shared memory and two of three barriers a tile go.
@@ -59,7 +59,7 @@ std::vector<Step> road() {
        .backend = {},
        .predicted = 1.65,
        .before = {}});
-  return steps;
+  return all;
 }
 
 std::vector<Step> choose(std::span<const Step> all, const std::string& names) {
@@ -69,7 +69,7 @@ std::vector<Step> choose(std::span<const Step> all, const std::string& names) {
   for (const Step& step : all) known.push_back(step.name);
   for (const std::string& name : wanted)
     if (std::find(known.begin(), known.end(), name) == known.end())
-      throw Error(ErrorCode::usage, fmt::format("unknown rung \"{}\"; {}", name, one_of(name, known)), name);
+      throw Error(ErrorCode::usage, fmt::format("unknown step \"{}\"; {}", name, one_of(name, known)), name);
   std::vector<Step> chosen;
   for (const Step& step : all)
     if (std::find(wanted.begin(), wanted.end(), step.name) != wanted.end()) chosen.push_back(step);

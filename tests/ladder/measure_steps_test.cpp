@@ -30,17 +30,17 @@ Step step(const std::string& name, const std::string& variant, double predicted,
   return {.name = name, .title = name, .variant = variant, .backend = {}, .predicted = predicted, .before = before};
 }
 
-Result climb_on_cpu(const std::vector<Step>& steps, const std::string& workload, const Options& options,
-                    const DeviceFacts& device = cpu_facts()) {
+Result measure_on_cpu(const std::vector<Step>& steps, const std::string& workload, const Options& options,
+                      const DeviceFacts& device = cpu_facts()) {
   jit::BuilderOptions builder_options;
   builder_options.cache_folder = shared_cache();
   jit::Builder builder(builder_options);
-  return climb(steps, parse_workload(workload), device, builder, options,
-               [](const std::string& message) { fmt::print("{}\n", message); });
+  return measure_steps(steps, parse_workload(workload), device, builder, options,
+                       [](const std::string& message) { fmt::print("{}\n", message); });
 }
 
 TEST(Road, EveryStepHasOnePlaceAndAPrediction) {
-  const std::vector<Step> steps = road();
+  const std::vector<Step> steps = ladder::steps();
   EXPECT_GE(steps.size(), 16U);
   const DeviceFacts device = gpu_limits("sm_90a");
   const Workload workload = parse_workload("b1h8l512d64");
@@ -58,7 +58,7 @@ TEST(Road, EveryStepHasOnePlaceAndAPrediction) {
 }
 
 TEST(Road, ChoosesByNameInItsOwnOrder) {
-  const std::vector<Step> all = road();
+  const std::vector<Step> all = steps();
   EXPECT_EQ(choose(all, "").size(), all.size());
   const std::vector<Step> two = choose(all, "swizzle,scalar");
   ASSERT_EQ(two.size(), 2U);
@@ -67,11 +67,11 @@ TEST(Road, ChoosesByNameInItsOwnOrder) {
   expect_error(ErrorCode::usage, "did you mean \"swizzle\"?", [&] { choose(all, "scalar,swizle"); });
 }
 
-TEST(Climb, MeasuresEveryStepAgainstTheOneBefore) {
+TEST(MeasureSteps, MeasuresEveryStepAgainstTheOneBefore) {
   const Result result =
-      climb_on_cpu({step("one", "fwd_cpu:threads=1,block_m=192", 0, ""), step("two", "fwd_cpu:threads=1", 1.5, "one"),
-                    step("three", "fwd_cpu:threads=2", 1.1, "elsewhere")},
-                   "b1h2l128d64:fp32", quick());
+      measure_on_cpu({step("one", "fwd_cpu:threads=1,block_m=192", 0, ""), step("two", "fwd_cpu:threads=1", 1.5, "one"),
+                      step("three", "fwd_cpu:threads=2", 1.1, "elsewhere")},
+                     "b1h2l128d64:fp32", quick());
   ASSERT_EQ(result.rows.size(), 3U);
   EXPECT_TRUE(result.passed());
   for (const Row& row : result.rows) {
@@ -102,11 +102,11 @@ TEST(Climb, MeasuresEveryStepAgainstTheOneBefore) {
 }
 
 // A step that gives wrong results is a row and a failure; the next one is measured against the last good one.
-TEST(Climb, AStepThatDoesNotPassTheGateIsARow) {
+TEST(MeasureSteps, AStepThatDoesNotPassTheGateIsARow) {
   const std::vector<Step> steps = {step("good", "fwd_cpu:threads=1", 0, ""),
                                    step("coarse", "fwd_cpu:exp2=degree3", 2, "good"),
                                    step("again", "fwd_cpu:threads=1,block_m=192", 1, "coarse")};
-  const Result result = climb_on_cpu(steps, "b1h2l128d64:fp32", quick());
+  const Result result = measure_on_cpu(steps, "b1h2l128d64:fp32", quick());
   ASSERT_EQ(result.rows.size(), 3U);
   EXPECT_FALSE(result.passed());
   EXPECT_EQ(result.rows[1].verdict, Verdict::wrong);
@@ -117,20 +117,20 @@ TEST(Climb, AStepThatDoesNotPassTheGateIsARow) {
   EXPECT_EQ(evidence(result)["rows"][1]["verdict"], "wrong");
   EXPECT_FALSE(evidence(result)["passed"].get<bool>());
 
-  const Result from_the_start = climb_on_cpu({steps[1], steps[0]}, "b1h2l128d64:fp32", quick());
+  const Result from_the_start = measure_on_cpu({steps[1], steps[0]}, "b1h2l128d64:fp32", quick());
   EXPECT_FALSE(from_the_start.passed());
   EXPECT_EQ(from_the_start.rows[0].verdict, Verdict::wrong);
   EXPECT_TRUE(from_the_start.rows[1].measured());
 }
 
-TEST(Climb, WhatCannotBeTriedIsADashWithItsReason) {
+TEST(MeasureSteps, WhatCannotBeTriedIsADashWithItsReason) {
   Options options = quick();
   options.peers = true;
   options.python = "no-such-python";
   Step hybrid = step("hybrid", "", 2, "");
   hybrid.backend = measure::kHybridBackend;
-  const Result result = climb_on_cpu({step("gpu", "fwd_sm80", 0, ""), hybrid, step("cpu", "fwd_cpu", 1, "hybrid")},
-                                     "b1h1l64d64:fp16", options);
+  const Result result = measure_on_cpu({step("gpu", "fwd_sm80", 0, ""), hybrid, step("cpu", "fwd_cpu", 1, "hybrid")},
+                                       "b1h1l64d64:fp16", options);
   ASSERT_EQ(result.rows.size(), 3U);
   EXPECT_TRUE(result.passed()) << "what was not tried did not fail";
   EXPECT_FALSE(result.rows[0].verdict.has_value());
@@ -141,14 +141,14 @@ TEST(Climb, WhatCannotBeTriedIsADashWithItsReason) {
   EXPECT_THAT(table_text(result), ::testing::HasSubstr("hybrid: PyTorch: no-such-python"));
 }
 
-TEST(Climb, AsksTheProfilerForSharesOfGoodSteps) {
+TEST(MeasureSteps, AsksTheProfilerForSharesOfGoodSteps) {
   Options options = quick();
   int asked = 0;
   options.profiler = [&](const trial::Built&, const Workload&, const DeviceFacts&) {
     ++asked;
     return Shares{.tensor_pipe = 0.25, .dram = {}};
   };
-  const Result result = climb_on_cpu(
+  const Result result = measure_on_cpu(
       {step("good", "fwd_cpu", 0, ""), step("coarse", "fwd_cpu:exp2=degree3", 1, "good")}, "b1h1l64d64:fp32", options);
   EXPECT_EQ(asked, 1);
   EXPECT_EQ(result.rows[0].shares.tensor_pipe, 0.25);
@@ -157,7 +157,7 @@ TEST(Climb, AsksTheProfilerForSharesOfGoodSteps) {
 }
 
 // The hybrid is right and has a time where there is a PyTorch.
-TEST(Climb, MeasuresTheHybridAndWhatComesAfterAgainstIt) {
+TEST(MeasureSteps, MeasuresTheHybridAndWhatComesAfterAgainstIt) {
   const std::filesystem::path python = std::filesystem::path(testing_support::kSourceFolder) / ".venv/bin/python";
   if (!run_process({python.string(), "-c", "import torch"}, {}, 60).ok()) GTEST_SKIP() << "no PyTorch in .venv";
   Options options = quick();
@@ -167,7 +167,7 @@ TEST(Climb, MeasuresTheHybridAndWhatComesAfterAgainstIt) {
   device.processors = 1;  // PyTorch's threads wait for each other by spinning, which a busy machine pays for
   Step hybrid = step("hybrid", "", 2, "one");
   hybrid.backend = measure::kHybridBackend;
-  const Result result = climb_on_cpu(
+  const Result result = measure_on_cpu(
       {step("one", "fwd_cpu:threads=1", 0, ""), hybrid, step("two", "fwd_cpu:threads=1,block_m=192", 1, "hybrid")},
       "b2h4hkv2l256d64:fp32:causal_top_left", options, device);
   ASSERT_EQ(result.rows.size(), 3U);

@@ -28,10 +28,10 @@ std::string utc_now() {
   return text;
 }
 
-class Climb {
+class StepRunner {
  public:
-  Climb(const Workload& workload, const DeviceFacts& device, jit::Builder& builder, const Options& options,
-        const std::function<void(const std::string&)>& on_message)
+  StepRunner(const Workload& workload, const DeviceFacts& device, jit::Builder& builder, const Options& options,
+             const std::function<void(const std::string&)>& on_message)
       : options_(options),
         on_message_(on_message),
         builder_(builder),
@@ -113,7 +113,7 @@ class Climb {
     result_.cudnn = sdpa_->cudnn_version();
     double best_us = 0;
     for (const measure::PeerBackend& backend : sdpa_->backends()) {
-      if (backend.name == measure::kHybridBackend) continue;  // a step of the road, not SDPA
+      if (backend.name == measure::kHybridBackend) continue;  // a step of the ladder, not SDPA
       check_interrupt();
       Peer peer{backend.name, 0, backend.kernels, backend.refused};
       if (peer.refused.empty()) try {
@@ -290,9 +290,10 @@ bool Result::passed() const {
   return std::none_of(rows.begin(), rows.end(), [](const Row& row) { return row.failed(); });
 }
 
-Result climb(std::span<const Step> steps, const Workload& workload, const DeviceFacts& device, jit::Builder& builder,
-             const Options& options, const std::function<void(const std::string&)>& on_message) {
-  return Climb(workload, device, builder, options, on_message).run(steps);
+Result measure_steps(std::span<const Step> steps, const Workload& workload, const DeviceFacts& device,
+                     jit::Builder& builder, const Options& options,
+                     const std::function<void(const std::string&)>& on_message) {
+  return StepRunner(workload, device, builder, options, on_message).run(steps);
 }
 
 }  // namespace heed::ladder
