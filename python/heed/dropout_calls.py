@@ -11,6 +11,10 @@ import torch
 
 from heed import dropout, gradients, operators, unfused
 
+# Whether scaled_dot_product_attention's dropout is served on GPUs. The gradient below goes over scores some hundred times by PyTorch's operators, which a model
+# in training would notice beside PyTorch's kernels; and a forward pass alone would drop otherwise than what torch.utils.checkpoint computes again.
+ON_GPUS = False
+ON_A_GPU = "dropout on a GPU, whose gradient PyTorch's kernels compute faster"
 IN_A_CAPTURE = "dropout while a CUDA graph is captured, which would drop the same in each of its replays"
 MOST_SCORES = 1 << 24  # of a gradient at a time: 64 MiB in float32, of some ten such tensors
 _STEP = 4  # of a generator's offset: what PyTorch's kernels count it up by at least
@@ -24,6 +28,11 @@ def is_capturing(device):
         return False
     with torch.cuda.device(device):
         return torch.cuda.is_current_stream_capturing()
+
+
+def is_left_to_torch(device):
+    """Whether calls on a torch.device with dropout are handed back, whatever else they have."""
+    return device.type != "cpu" and not ON_GPUS
 
 
 def drawn(device):

@@ -56,6 +56,7 @@ def is_served_in_trace(query, key, value, attn_mask, dropout_p, is_causal, scale
     program for the sizes of a run, heed::forward computes it by heed::unfused."""
     return (
         0 <= dropout_p <= 1
+        and not (dropout_p > 0 and dropout_calls.is_left_to_torch(query.device))
         and query.dtype == key.dtype == value.dtype
         and query.device == key.device == value.device
         and query.dtype in (torch.float16, torch.bfloat16, torch.float32)
@@ -169,6 +170,8 @@ def in_other_form(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=Fa
         operators.native.heed_torch_count(True, b"", b"tensors without elements")
         return form.unfolded(forms.WithoutElements.apply((*q.shape[:3], v.shape[3]), q, k, v, mask))
     has_both = mask is not None and is_causal
+    if dropout_p > 0 and dropout_calls.is_left_to_torch(q.device):
+        return operators.hand_back(*call, dropout_calls.ON_A_GPU)
     if dropout_p > 0 and dropout_calls.is_capturing(q.device):
         return operators.hand_back(*call, dropout_calls.IN_A_CAPTURE)
     reason = _refusal(q, k, v, mask, dropout_p, is_causal, form.scale, enable_gqa, needs_gradient or has_both or dropout_p > 0, True)

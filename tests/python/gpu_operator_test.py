@@ -3,6 +3,7 @@
 import itertools
 import threading
 import unittest
+from unittest import mock
 
 import torch
 import torch.nn.functional as F
@@ -15,8 +16,9 @@ def setUpModule():
     if not torch.cuda.is_available():
         raise unittest.SkipTest("it needs a GPU")
     require_programs()
-    global heed
+    global heed, dropout_calls
     import heed
+    from heed import dropout_calls
 
 
 class Graphs(unittest.TestCase):
@@ -84,7 +86,12 @@ class Graphs(unittest.TestCase):
 
 
 class Dropout(unittest.TestCase):
-    """dropout_p of PyTorch's function: numbers from the GPU's generator."""
+    """dropout_p of PyTorch's function: numbers from the GPU's generator, where it is not left to PyTorch."""
+
+    def setUp(self):
+        on_gpus = mock.patch.object(dropout_calls, "ON_GPUS", True)
+        on_gpus.start()
+        self.addCleanup(on_gpus.stop)
 
     def test_calls_and_gradients(self):
         q, k, v = (tensor.requires_grad_() for tensor in tensors((2, 4, 2, 70, 131, 64, 64), torch.float16, "cuda"))

@@ -214,6 +214,16 @@ class OfAGpu(unittest.TestCase):
         self.assertEqual([dropout_calls.drawn(device) for device in (first, first, other, same)], [(11, 8), (11, 12), (-3, 8), (-3, 12)])
         self.assertEqual([generator.offset for generator in self.generators], [16, 16])
 
+    def test_on_a_gpu_it_is_left_to_torch(self):
+        self.assertTrue(dropout_calls.is_left_to_torch(torch.device("cuda", 0)))
+        self.assertFalse(dropout_calls.is_left_to_torch(torch.device("cpu")))
+        q, k, v = (torch.randn(2, 4, 6, 16) for _ in range(3))
+        heed.reset_report()
+        with mock.patch.object(dropout_calls, "is_left_to_torch", lambda device: True), heed.sdpa():
+            F.scaled_dot_product_attention(q, k, v, dropout_p=0.4)
+            F.scaled_dot_product_attention(q.requires_grad_(), k, v, dropout_p=0.4).sum().backward()
+        self.assertEqual({row.reason for row in heed.report().rows}, {dropout_calls.ON_A_GPU})
+
     def test_a_capture_is_handed_back_and_not_frozen(self):
         self.capturing = True
         with self.assertRaisesRegex(RuntimeError, "dropout while a CUDA graph is captured, which would drop the same in each of its replays"):
