@@ -71,7 +71,7 @@ struct Block {
   int job_tiles;
   Share blocks;
   bool is_own_job;  // whether the grid says which job is this block's: it has no other (config.hpp: grid_of)
-  int index;        // on the line of all blocks
+  int number;       // on the line of all blocks
   int first_tile;   // on the line of all tiles
   int tile_count;   // tiles
   JobIndex first_job;
@@ -103,14 +103,14 @@ struct Block {
       const int each = divide(job_tiles, parts);
       blocks = {each, job_tiles - each * parts, job_tiles, parts};
       first_job = static_cast<int>(blockIdx.z) * heads + static_cast<int>(blockIdx.y);
-      index = first_job * parts + part;
+      number = first_job * parts + part;
       first_tile = first_job * job_tiles + part * each + least(part, blocks.more);
       tile_count = each + (part < blocks.more ? 1 : 0);
     } else {
       blocks = share(kConfig, p.batch * heads, job_tiles, static_cast<int>(gridDim.x));
-      index = static_cast<int>(blockIdx.x);
-      first_tile = blocks.first_tile(index);
-      tile_count = blocks.tiles(index);
+      number = static_cast<int>(blockIdx.x);
+      first_tile = blocks.first_tile(number);
+      tile_count = blocks.tiles(number);
       first_job = divide(first_tile, job_tiles);
     }
   }
@@ -121,14 +121,14 @@ struct Block {
   __device__ __forceinline__ void find_share() {
     wait_for_launch_before();
     const int all = line().all_tiles(lane);
-    index = static_cast<int>(blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z));
+    number = static_cast<int>(blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z));
     const int count = least(static_cast<int>(gridDim.x * gridDim.y * gridDim.z), all);
     const int each = divide(all, count);
     blocks = {each, all - each * count, 0, 0};
     is_own_job = false;
     job_tiles = 0;
-    first_tile = blocks.first_tile(index);
-    tile_count = index < count ? blocks.tiles(index) : 0;
+    first_tile = blocks.first_tile(number);
+    tile_count = number < count ? blocks.tiles(number) : 0;
     if (tile_count > 0) first_job = line().job_with(first_tile, lane);
   }
 

@@ -50,10 +50,10 @@ struct ColumnParts {
     const auto& p = block.params_of(job);
     Finish finish;
     finish.parts = segment.blocks;
-    finish.slot = segment.first_block == block.index ? 1 : 0;
+    finish.slot = segment.first_block == block.number ? 1 : 0;
     finish.rows = job.rows;
     const Words at = block.words();
-    finish.mine = words_of_lane(block, block.place_of(2 * block.index + finish.slot, at));
+    finish.mine = words_of_lane(block, block.place_of(2 * block.number + finish.slot, at));
     finish.others = words_of_lane(block, block.place_of(2 * (segment.first_block + 1), at));
 #pragma unroll
     for (int n = 0; n < kRows; ++n) {

@@ -93,7 +93,7 @@ struct ByColumns {
     if constexpr (kConfig.pdl) ptx::griddepcontrol_launch_dependents();
     Block::wait_for_launch_before();
     const Segment segment = block.segment_of(block.first_job);
-    if (segment.blocks > 1 && segment.first_block != block.index) count_in_at(segment, 0);
+    if (segment.blocks > 1 && segment.first_block != block.number) count_in_at(segment, 0);
     const int last_job = find_last_job();
     for (int job = block.first_job + 1; job <= last_job; ++job) block.prefetch_queries(block.job_of(job));
   }
@@ -101,7 +101,7 @@ struct ByColumns {
   /// And at that of its last segment, if that ends in a later block, shortly before this block's part does.
   __device__ __forceinline__ void count_in_at_last() const {
     const Segment segment = block.segment_of(find_last_job());
-    if (segment.blocks == 1 || segment.first_block != block.index) return;
+    if (segment.blocks == 1 || segment.first_block != block.number) return;
     ptx::mbarrier_wait(block.ending(), 0);
     count_in_at(segment, 1);
   }
@@ -110,14 +110,14 @@ struct ByColumns {
   __device__ __forceinline__ void count_in_at_both() const {
     if constexpr (kConfig.pdl) ptx::griddepcontrol_launch_dependents();
     const Segment first = block.segment_of(block.first_job);
-    if (first.blocks > 1 && first.first_block != block.index) count_in_at(first, 0);
+    if (first.blocks > 1 && first.first_block != block.number) count_in_at(first, 0);
     JobIndex job = block.first_job;
     while (!block.ends_block(job)) {
       job = block.next_job(job);
       block.prefetch_queries(block.job_of(job));
     }
     const Segment last = block.segment_of(job);
-    if (last.blocks == 1 || last.first_block != block.index) return;
+    if (last.blocks == 1 || last.first_block != block.number) return;
     ptx::mbarrier_wait(block.ending(), 0);
     count_in_at(last, 1);
   }

@@ -106,7 +106,7 @@ struct TileParts {
           partials_are_taken();
           continue;
         }
-      const bool is_first = segment.first_block == block.index;
+      const bool is_first = segment.first_block == block.number;
       const bool is_last = segment.blocks > 1 && is_counted_last(block, segment, is_first);
       if (!is_last || !is_first) merge_groups(block, job, segment);
       if (is_last) receive(block, job, segment, is_first);
@@ -141,7 +141,7 @@ struct TileParts {
   /// block that merges.
   __device__ __forceinline__ static void merge_groups(const Block& block, const KnownJob& job, const Segment& segment) {
     unsigned* const sent =
-        block.place_of(2 * block.index + (block.index == segment.first_block ? 1 : 0), block.words());
+        block.place_of(2 * block.number + (block.number == segment.first_block ? 1 : 0), block.words());
     wait_for_partials();
 #pragma unroll 1
     for (int item = Block::merger(); item < job.rows * kChunks; item += kMergers) {
