@@ -193,6 +193,7 @@ class Cell {
     // one of dropout and of small pages, and one is enough.
     const bool one_alone = family.name() == "fwd_sm80" && device_.compute_capability >= 90;
     if (family.name() == "fwd_sm90_persistent" && !find_family("fwd_sm80").refuses(w, device_)) usual.dropout = false;
+    const Features all = usual;
     // Norms and gates take registers where rows of O are written. Where a GPU's programs with them have other
     // tiles, or no register left, problems without have a program of their own.
     if (changes_output(usual) && device_.kind == DeviceKind::cuda && !one_alone) {
@@ -202,7 +203,7 @@ class Cell {
           family.default_config(with_all, device_) != family.default_config(with_features(w, usual), device_))
         want(added_, family, with_all, device_, 0);
       else
-        usual = family.features();
+        usual = all;
     }
     const Workload with_usual = with_features(w, usual);
     want(added_, family, with_usual, device_, 0);
