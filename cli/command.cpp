@@ -119,6 +119,15 @@ std::unique_ptr<store::Store> StoreOptions::open(store::Access access) const {
   return std::make_unique<store::Store>(path.empty() ? default_database_path() : std::filesystem::path(path), access);
 }
 
+void check_evidence_can_be_written(const std::filesystem::path& path) {
+  if (std::filesystem::is_directory(path))
+    throw Error(ErrorCode::store, fmt::format("--evidence {} is a folder; name a file", path.string()), path.string());
+  if (!path.parent_path().empty()) make_folder(path.parent_path(), ErrorCode::store);
+  const std::filesystem::path probe = path.string() + ".probe";
+  write_file_atomically(probe, "evidence", ErrorCode::store);
+  std::filesystem::remove(probe);
+}
+
 report::Sources sources() {
   return {compile::source_digest(), compile::family_digests()};
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -113,6 +114,9 @@ std::optional<std::int64_t> id_in(std::string_view text);
 
 /// The device sources in this binary, for evidence.
 report::Sources sources();
+
+/// Writes and removes a file beside the evidence: what would fail after long work fails before it. @throws Error(store)
+void check_evidence_can_be_written(const std::filesystem::path& path);
 
 /// Prints to stdout and flushes, so that a reader at the other end of a pipe sees progress.
 void print(const std::string& text);

@@ -19,17 +19,6 @@
 namespace heed::cli {
 namespace {
 
-// Writes and removes a file beside the evidence: what would fail after the search fails before it.
-// @throws Error(store)
-void check_evidence_can_be_written(const std::filesystem::path& path) {
-  if (std::filesystem::is_directory(path))
-    throw Error(ErrorCode::store, fmt::format("--evidence {} is a folder; name a file", path.string()), path.string());
-  if (!path.parent_path().empty()) make_folder(path.parent_path(), ErrorCode::store);
-  const std::filesystem::path probe = path.string() + ".probe";
-  write_file_atomically(probe, "evidence", ErrorCode::store);
-  std::filesystem::remove(probe);
-}
-
 // What a file of champions knows of a workload on this device, or else on its architecture: one variant, or none.
 std::vector<std::string> champions_from(const std::string& path, const Workload& workload, const DeviceFacts& device,
                                         bool as_json) {

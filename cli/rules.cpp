@@ -72,6 +72,8 @@ std::string rules_text(const Family& family, const std::string& rule) {
 }
 
 void list(const RulesOptions& o) {
+  if (o.family.empty() && !o.rule.empty())
+    throw Error(ErrorCode::usage, "--rule needs the family whose table it is: heed rules FAMILY --rule NAME", o.rule);
   std::vector<const Family*> chosen = families_with_rules();
   if (!o.family.empty()) chosen = {&chosen_family(o.family)};
   json all = json::array();
@@ -110,6 +112,7 @@ int measure(const RulesOptions& o) {
     throw Error(ErrorCode::usage, "--measure needs a family: heed rules FAMILY --measure", "--measure");
   const Family& family = chosen_family(o.family);
   expect_rule(family, o.rule);
+  if (!o.evidence.empty()) check_evidence_can_be_written(o.evidence);
   const DeviceFacts device = o.machine.choose();
   const std::vector<trial::RuleWorkload> workloads = trial::workloads_of_rules(family, device, o.rule);
   if (workloads.empty())
@@ -123,7 +126,7 @@ int measure(const RulesOptions& o) {
       if (one.name == name) return one;
     throw Error(ErrorCode::internal, "a reading of a rule that the family does not have", name);
   };
-  report::Table table({"workload", "rule", "row", "us", "other row", "of speed", "95% interval"});
+  report::Table table({"workload", "rule", "row", "us", "other row", "ratio", "95% interval"});
   for (const std::size_t column : {1, 4}) table.align_left(column);
   json rows = json::array();
   int faster = 0;

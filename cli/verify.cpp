@@ -314,8 +314,11 @@ void add_verify(CLI::App& app, int& exit_code) {
                                 verify::kMostTimesMaxAbs, verify::kMostTimesRelRms));
   command->add_option("--evidence", o->evidence,
                       "Write errors on inputs as models send them as evidence to this JSON file");
-  command->add_flag("--timed", o->timed,
-                    "Then time what passed beside itself for a moment, with the spot checks of a measurement");
+  command
+      ->add_flag("--timed", o->timed,
+                 "Then time what passed beside itself for a moment, with the spot checks of a measurement")
+      ->excludes("--sanitize")
+      ->excludes("--emulate");
   command->add_flag("--verbose", o->verbose, "Name every check as it starts");
   command->footer(
       "Examples:\n"

@@ -35,7 +35,8 @@ constexpr std::int64_t kMemory = std::int64_t{4} << 30;
 
 // The runtime: one unit, whose parts know each other's names.
 constexpr const char* kRuntime =
-    "#include \"emulator/device/simt.cpp\"\n#include \"emulator/device/fiber.cpp\"\n"
+    "#include \"emulator/device/simt.cpp\"\n#include \"emulator/device/elements.cpp\"\n"
+    "#include \"emulator/device/fiber.cpp\"\n"
     "#include \"emulator/device/program.cpp\"\n";
 
 // Kernels unrolled for a GPU gain nothing from more optimisation and take minutes to get it; unoptimised they take

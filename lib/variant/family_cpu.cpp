@@ -156,10 +156,13 @@ constexpr std::string_view kLanes = "lanes";
 constexpr Row<InLanes> kLanesRows[] = {
     {[](const LoopFacts& f) { return f.few_queries; },
      {cpu::Lanes::columns, 512, 32},
-     "on two cores with AVX-512 and with AVX2, in fp32 and bf16, head dims 64 and 128: at 1,024 keys one query "
-     "(b1h32l1k1024d128:bf16, b1h32l1k1024d64:fp32) takes 0.16 to 0.5 of the time of queries in the lanes, 8 "
-     "(b1h32l8k1024d128:bf16) take 0.5 to 0.75, 16 (b1h32l16k1024d64:fp32) as long"},
-    {always, {cpu::Lanes::queries, 0, 0}, "more queries than those fill lanes: b1h8l512d64:fp32, b1h8l64k1024d64:fp32"},
+     "share of the time of queries in the lanes, two cores with AVX-512: one query b1h32l1k1024d128:bf16 0.23, "
+     "b1h32l1k1024d64:fp32 0.39; 8 b1h32l8k1024d128:bf16 0.61; 16 b1h32l16k1024d64:fp32 0.84. Of 8 and 16 rows that "
+     "see "
+     "as many keys at most queries in the lanes are 1.36 and 1.49 times as fast"},
+    {always,
+     {cpu::Lanes::queries, 0, 0},
+     "queries fill the lanes; not measured beside columns: b1h8l512d64:fp32, b1h8l64k1024d64:fp32"},
 };
 
 struct RegisterTile {
@@ -174,10 +177,10 @@ constexpr Row<RegisterTile> kTileRows[] = {
      "query rows a block 2,246"},
     {[](const LoopFacts& f) { return f.many_registers && f.vectors > 1; },
      {2, 8},
-     "fewer queries than four vectors hold: b1h8l32k512d64:fp32"},
+     "fewer queries than four vectors hold; not measured: b1h8l32k512d64:fp32"},
     {[](const LoopFacts& f) { return f.vectors > 1; },
      {2, 6},
-     "16 vector registers (AVX2) hold five or six rows by two vectors: b1h8l512d64:fp32"},
+     "what 16 vector registers (AVX2) hold: b1h8l512d64:fp32"},
     {always, {1, 12}, "fewer queries than two vectors hold; not measured"},
 };
 

@@ -11,10 +11,10 @@ import torch
 
 from heed import dropout, gradients, operators, unfused
 
-# Whether scaled_dot_product_attention's dropout is served on GPUs. The gradient below goes over scores some hundred times by PyTorch's operators, which a model
-# in training would notice beside PyTorch's kernels; and a forward pass alone would drop otherwise than what torch.utils.checkpoint computes again.
+# Whether scaled_dot_product_attention's dropout is served on GPUs, where none of it has run: the gradient below, a Philox call of PyTorch's operators for every
+# score, may take long beside PyTorch's kernels. A forward pass alone would drop otherwise than what torch.utils.checkpoint computes again.
 ON_GPUS = False
-ON_A_GPU = "dropout on a GPU, whose gradient PyTorch's kernels compute faster"
+ON_A_GPU = "dropout on a GPU, where its gradient by Heed is not measured"
 IN_A_CAPTURE = "dropout while a CUDA graph is captured, which would drop the same in each of its replays"
 MOST_SCORES = 1 << 24  # of a gradient at a time: 64 MiB in float32, of some ten such tensors
 _STEP = 4  # of a generator's offset: what PyTorch's kernels count it up by at least

@@ -349,6 +349,7 @@ TEST_F(Cli, VerifyTimesWhatPassed) {
   const Printed run = heed_command("verify fwd_cpu --shape b1h4l1k600d64:bf16 --device cpu --timed " + cache());
   EXPECT_EQ(run.code, 0) << run.out << run.err;
   EXPECT_THAT(run.out, ::testing::HasSubstr("1 of 1 passed"));
+  expect_refusal("verify fwd_sm80 --shape b1h4l64d64 --timed --emulate", 2, "--emulate");
 }
 
 }  // namespace

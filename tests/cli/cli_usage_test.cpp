@@ -30,6 +30,8 @@ TEST_F(Cli, RulesOfDefaultsArePrintedAndWrongOnesNamed) {
   expect_refusal("rules fwd_cpuu", 2, "did you mean \"fwd_cpu\"?");
   expect_refusal("rules fwd_cpu --rule lane", 2, "did you mean \"lanes\"?");
   expect_refusal("rules --measure --device cpu", 2, "needs a family");
+  expect_refusal("rules --rule lanes", 2, "needs the family whose table it is");
+  expect_refusal("rules fwd_cpu --measure --device cpu --evidence /dev/null/x.json", 1, "/dev/null");
   expect_refusal("rules fwd_cpu --evidence x.json", 2, "goes with --measure");
   expect_refusal("rules fwd_sm90_fp8 --measure --device cpu", 1, "no workload that runs on");
 }

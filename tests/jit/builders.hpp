@@ -17,6 +17,12 @@ inline BuilderOptions options_in(const std::filesystem::path& folder) {
   return options;
 }
 
+inline BuildRequest cpu_request(const std::string& source) {
+  return {.device = DeviceKind::cpu, .arch = "test", .source = source, .entry = "heed_forward"};
+}
+
+inline constexpr const char* kTiny = "extern \"C\" int heed_forward(int x) { return 2 * x; }\n";
+
 /// A third of the programs, another one for every state of the kernels' sources; with HEED_ALL_BUILDS all. Of sources
 /// that did not change the ledger knows what each program is.
 class ShareOfBuilds {

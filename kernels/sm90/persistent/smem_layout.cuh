@@ -5,6 +5,12 @@
 
 namespace heed::sm90_persistent {
 
+/// The part that a KV group of this block is.
+template <const Config& kConfig>
+__device__ __forceinline__ int split_of(int kv_group) {
+  return kConfig.cluster == 1 ? kv_group : static_cast<int>(blockIdx.x % kConfig.cluster);
+}
+
 /// Which of a block's virtual CTAs this is; where it is the only one, no register holds that.
 template <int kVirtualCtas>
 struct VirtualCta {

@@ -13,12 +13,6 @@
 
 namespace heed::sm90_persistent {
 
-/// The part that a KV group of this block is.
-template <const Config& kConfig>
-__device__ __forceinline__ int split_of(int kv_group) {
-  return kConfig.cluster == 1 ? kv_group : static_cast<int>(blockIdx.x % kConfig.cluster);
-}
-
 /// Of one_tile.
 template <const Config& kConfig, const Problem& kProblem>
 __device__ __forceinline__ QTile q_tile_of_this_cta() {
