@@ -157,9 +157,9 @@ constexpr Row<InLanes> kLanesRows[] = {
     {[](const LoopFacts& f) { return f.few_queries; },
      {cpu::Lanes::columns, 512, 32},
      "share of the time of queries in the lanes, two cores with AVX-512: one query b1h32l1k1024d128:bf16 0.23, "
-     "b1h32l1k1024d64:fp32 0.39; 8 b1h32l8k1024d128:bf16 0.61; 16 b1h32l16k1024d64:fp32 0.84. Of 8 and 16 rows that "
+     "b1h32l1k1024d64:fp32 0.36; 8 b1h32l8k1024d128:bf16 0.57; 16 b1h32l16k1024d64:fp32 0.88. Of 8 and 16 rows that "
      "see "
-     "as many keys at most queries in the lanes are 1.36 and 1.49 times as fast"},
+     "as many keys at most queries in the lanes are 1.35 and 1.52 times as fast"},
     {always,
      {cpu::Lanes::queries, 0, 0},
      "queries fill the lanes; not measured beside columns: b1h8l512d64:fp32, b1h8l64k1024d64:fp32"},
