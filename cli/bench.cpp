@@ -17,7 +17,7 @@
 #include "report/outcome.hpp"
 #include "report/run_report.hpp"
 #include "report/table.hpp"
-#include "trial/laboratory.hpp"
+#include "trial/trial_runner.hpp"
 #include "variant/renames.hpp"
 
 namespace heed::cli {
@@ -30,10 +30,10 @@ struct BenchOptions {
   std::string against;
 };
 
-nlohmann::json bench_row(const trial::Laboratory& laboratory, const Variant& variant, const trial::Outcome& outcome,
+nlohmann::json bench_row(const trial::TrialRunner& trial_runner, const Variant& variant, const trial::Outcome& outcome,
                          const trial::Absolute& times, double large_us, const measure::Floor& floor) {
   const double us = times.warm_us;
-  const double flops = laboratory.workload().flops();
+  const double flops = trial_runner.workload().flops();
   return {{"variant", variant.id()},
           {"config", describe(variant)},
           {"verdict", to_string(outcome.verdict)},
@@ -45,8 +45,8 @@ nlohmann::json bench_row(const trial::Laboratory& laboratory, const Variant& var
           {"eager_synchronised_us", times.eager_synchronised_us},
           {"dependent_us", times.dependent_us},
           {"tflops", us > 0 ? flops / us * 1e-6 : 0},
-          {"gbytes_per_s", us > 0 ? laboratory.workload().bytes() / us * 1e-3 : 0},
-          {"peak_share", us > 0 ? flops / (us * 1e-6) / laboratory.peak_flops() : 0},
+          {"gbytes_per_s", us > 0 ? trial_runner.workload().bytes() / us * 1e-3 : 0},
+          {"peak_share", us > 0 ? flops / (us * 1e-6) / trial_runner.peak_flops() : 0},
           {"floor", record::to_json(floor)},
           {"floor_share", us > 0 ? floor.us() / us : 0},
           {"ratio", record::to_json(outcome.pair.ratio)},
@@ -61,7 +61,7 @@ int bench(const BenchOptions& o) {
   const auto builder = o.machine.builder();
   const std::optional<QkvTensors> tensors = o.workload.tensors();
   const Workload workload = o.workload.workload(tensors);
-  trial::Laboratory laboratory(workload, device, *builder, tensors ? &*tensors : nullptr, o.machine.trial_options());
+  trial::TrialRunner trial_runner(workload, device, *builder, tensors ? &*tensors : nullptr, o.machine.trial_options());
   const std::string family(default_family(workload, device).name());
   const auto variant_named = [&](const std::string& name) {
     return parse_variant(name == kAutomatic ? family : name, workload, device);
@@ -73,21 +73,21 @@ int bench(const BenchOptions& o) {
   if (variants.empty()) variants.push_back(variant_named(family));
 
   remark(o.machine.json, fmt::format("{} on {}; base {}", to_string(workload), device.name, against));
-  const trial::Built base = laboratory.build(base_variant);
-  laboratory.set_base(base);
-  const trial::Laboratory::SelfComparison& self = laboratory.base_against_itself();
+  const trial::Built base = trial_runner.build(base_variant);
+  trial_runner.set_base(base);
+  const trial::TrialRunner::SelfComparison& self = trial_runner.base_against_itself();
   report::Table table({"variant", "us", "spread", "cold us", "large us", "eager us", "TFLOP/s", "of peak", "of floor",
                        "max|error|", "ratio", "95% interval"});
   nlohmann::json rows = nlohmann::json::array();
   int failures = 0;
   std::string dependent;
   // One that cannot be is a row; where none can, that is the answer.
-  if (std::all_of(variants.begin(), variants.end(), [&](const Variant& v) { return laboratory.refuses(v); }))
-    (void)laboratory.build(variants.front());
+  if (std::all_of(variants.begin(), variants.end(), [&](const Variant& v) { return trial_runner.refuses(v); }))
+    (void)trial_runner.build(variants.front());
   std::vector<std::future<jit::BuildOutcome>> builds;
   for (const Variant& variant : variants)
-    builds.push_back(laboratory.refuses(variant) ? std::future<jit::BuildOutcome>()
-                                                 : builder->start(laboratory.request_for(variant)));
+    builds.push_back(trial_runner.refuses(variant) ? std::future<jit::BuildOutcome>()
+                                                   : builder->start(trial_runner.request_for(variant)));
   // On a CPU compilers would disturb what is measured.
   if (device.kind == DeviceKind::cpu)
     for (auto& build : builds)
@@ -95,7 +95,7 @@ int bench(const BenchOptions& o) {
   const auto bench_one = [&](std::size_t i) {
     check_interrupt();
     const Variant& variant = variants[i];
-    if (const auto reason = laboratory.refuses(variant)) {
+    if (const auto reason = trial_runner.refuses(variant)) {
       ++failures;
       remark(o.machine.json, fmt::format("{}: {}: {}", variant.id(), to_string(Verdict::illegal), *reason));
       rows.push_back({{"variant", variant.id()}, {"verdict", to_string(Verdict::illegal)}, {"reason", *reason}});
@@ -105,7 +105,7 @@ int bench(const BenchOptions& o) {
     measure::PairOptions pair;
     pair.least_quads = 10;
     pair.target_uncertainty = 0.002;
-    const trial::Outcome outcome = laboratory.judge(variant, build, fresh_seed() >> 1, pair);
+    const trial::Outcome outcome = trial_runner.judge(variant, build, fresh_seed() >> 1, pair);
     if (!outcome.ok()) {
       ++failures;
       remark(o.machine.json, fmt::format("{}: {} {} ({}): {}", variant.id(), to_string(outcome.verdict),
@@ -114,11 +114,11 @@ int bench(const BenchOptions& o) {
       return;
     }
     const trial::Built built{variant, *build.artifact};
-    const trial::Absolute times = laboratory.measure_absolute(built);
-    const double large_us = laboratory.measure_large(built);
+    const trial::Absolute times = trial_runner.measure_absolute(built);
+    const double large_us = trial_runner.measure_large(built);
     const int threads = static_cast<int>(variant.plan(workload, device).threads);
-    const measure::Floor floor = laboratory.floor(threads);
-    const nlohmann::json row = bench_row(laboratory, variant, outcome, times, large_us, floor);
+    const measure::Floor floor = trial_runner.floor(threads);
+    const nlohmann::json row = bench_row(trial_runner, variant, outcome, times, large_us, floor);
     if (variants.size() > 1)
       remark(o.machine.json,
              fmt::format("{}/{} {}: {:.2f} us", i + 1, variants.size(), describe(variant), times.warm_us));
@@ -188,7 +188,7 @@ int replay(const ReplayOptions& o) {
   const DeviceFacts device = choose_device(run.device_kind == "cuda" ? DeviceChoice::cuda : DeviceChoice::cpu);
   const record::RunOptions options = record::options_from_json(run.options);
   const auto builder = o.machine.builder();
-  trial::Laboratory laboratory(options.workload, device, *builder, nullptr, o.machine.trial_options());
+  trial::TrialRunner trial_runner(options.workload, device, *builder, nullptr, o.machine.trial_options());
   const bool same_device =
       run.device.value("name", std::string()) == device.name && run.device.value("arch", std::string()) == device.arch;
   const bool same_sources = then->source_digest == compile::source_digest();
@@ -205,13 +205,13 @@ int replay(const ReplayOptions& o) {
   remark(o.machine.json,
          fmt::format("trial {} of run {}: {}\nbuilding base and variant anew", then->number, then->run, variant.id()));
   const Variant base = parse_variant(current_family_name(options.families.front()), options.workload, device);
-  laboratory.set_base(laboratory.build(base, /*fresh=*/true));
-  const jit::BuildOutcome build = builder->build(laboratory.request_for(variant), /*fresh=*/true);
+  trial_runner.set_base(trial_runner.build(base, /*fresh=*/true));
+  const jit::BuildOutcome build = builder->build(trial_runner.request_for(variant), /*fresh=*/true);
   trial::Outcome now;
   measure::Ratio span;
   for (int process = 0; process < kReplayProcesses; ++process) {
     trial::Outcome one =
-        laboratory.judge(variant, build, fresh_seed() >> 1, laboratory.options().final_pair, /*fresh=*/true);
+        trial_runner.judge(variant, build, fresh_seed() >> 1, trial_runner.options().final_pair, /*fresh=*/true);
     const measure::Ratio& r = one.pair.ratio;
     span = process == 0 ? r : measure::Ratio{span.value, std::min(span.low, r.low), std::max(span.high, r.high)};
     const bool ok = one.ok();
@@ -223,7 +223,7 @@ int replay(const ReplayOptions& o) {
 
   // The stored interval holds when the two meet, each widened by what the base shows against itself and at least by
   // what moves a ratio from process to process.
-  const double slack = std::max(laboratory.base_against_itself().spread, kProcessSpread);
+  const double slack = std::max(trial_runner.base_against_itself().spread, kProcessSpread);
   const bool same_code = build.artifact && build.artifact->machine_code == then->machine_code;
   bool holds = now.verdict == then->verdict;
   if (holds && now.ok())

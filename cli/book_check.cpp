@@ -13,7 +13,7 @@
 #include "device/device.hpp"
 #include "dispatch/champions.hpp"
 #include "dispatch/contract.hpp"
-#include "trial/laboratory.hpp"
+#include "trial/trial_runner.hpp"
 
 namespace heed::cli {
 namespace {
@@ -71,7 +71,7 @@ void check(const dispatch::BookEntry& entry, BookFinding& finding) {
   if (is_for != wanted)
     refuse(fmt::format("its binary is for {}, not for {}", is_for.empty() ? "no machine" : is_for, r.arch));
   const jit::Artifact audit = jit::audited(jit::request_for(variant, workload, device), entry.image);
-  if (!audit.breach.empty()) refuse("its binary breaks the kernel contract: " + audit.breach);
+  if (!audit.violation.empty()) refuse("its binary breaks the kernel contract: " + audit.violation);
   if (audit.machine_code != r.machine_code)
     refuse(
         fmt::format("its binary holds the machine code {}, its record names {}", audit.machine_code, r.machine_code));
@@ -133,13 +133,13 @@ GateFinding gate_entry(const dispatch::BookEntry& entry, const MachineOptions& m
   const Workload workload = parse_workload(r.workload);
   const Variant variant = dispatch::built_variant(r.variant, workload, device);
   const auto builder = machine.builder();
-  trial::Laboratory laboratory(workload, device, *builder, nullptr, machine.trial_options());
-  if (auto why = laboratory.refuses(variant)) return {State::failed, *why};
-  jit::Artifact artifact = jit::audited(laboratory.request_for(variant), entry.image);
+  trial::TrialRunner trial_runner(workload, device, *builder, nullptr, machine.trial_options());
+  if (auto why = trial_runner.refuses(variant)) return {State::failed, *why};
+  jit::Artifact artifact = jit::audited(trial_runner.request_for(variant), entry.image);
   const ImageFile file(machine.cache.empty() ? default_cache_folder() : std::filesystem::path(machine.cache),
                        entry.image);
   artifact.path = file.path();
-  const verify::GateReport report = laboratory.verify({variant, artifact}, fresh_seed());
+  const verify::GateReport report = trial_runner.verify({variant, artifact}, fresh_seed());
   if (report.passed()) return {};
   return {State::failed, fmt::format("{} at {}: {}", to_string(report.verdict), report.check, report.reason)};
 }

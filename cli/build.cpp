@@ -70,9 +70,9 @@ jit::Artifact finished(std::future<jit::BuildOutcome>& build, const Variant& var
   if (outcome.timed_out) throw Error(ErrorCode::build_failed, fmt::format("building {} timed out", variant.id()));
   if (!outcome.artifact)
     throw Error(ErrorCode::build_failed, fmt::format("{} does not build: {}", variant.id(), outcome.log));
-  if (!outcome.artifact->breach.empty())
+  if (!outcome.artifact->violation.empty())
     throw Error(ErrorCode::build_failed,
-                fmt::format("{} breaks the kernel contract: {}", variant.id(), outcome.artifact->breach));
+                fmt::format("{} breaks the kernel contract: {}", variant.id(), outcome.artifact->violation));
   return std::move(*outcome.artifact);
 }
 

@@ -40,9 +40,9 @@ dispatch::BookEntry finish_champion(ChampionBuild& champion) {
   if (!outcome.artifact)
     throw Error(ErrorCode::build_failed,
                 fmt::format("{} for {} does not build: {}", id, champion.entry.arch, outcome.log), id);
-  if (!outcome.artifact->breach.empty())
-    throw Error(ErrorCode::build_failed, fmt::format("{} breaks the kernel contract: {}", id, outcome.artifact->breach),
-                id);
+  if (!outcome.artifact->violation.empty())
+    throw Error(ErrorCode::build_failed,
+                fmt::format("{} breaks the kernel contract: {}", id, outcome.artifact->violation), id);
   dispatch::BookEntry built;
   built.record.arch = champion.entry.arch;
   built.record.workload = to_string(champion.workload);

@@ -15,7 +15,7 @@
 #include "report/evidence.hpp"
 #include "store/store.hpp"
 #include "tensors/tensor_file.hpp"
-#include "trial/laboratory.hpp"
+#include "trial/trial_runner.hpp"
 #include "variant/family.hpp"
 
 namespace heed::cli {

@@ -79,12 +79,12 @@ void record(const RecordOptions& o) {
     l.points = std::move(before.points);
   }
   const auto builder = o.machine.builder();
-  trial::Laboratory laboratory(workload, device, *builder, nullptr, o.machine.trial_options());
-  laboratory.set_base(laboratory.build(parse_variant(l.others, workload, device)));
-  l.base_us = laboratory.base_against_itself().pair.base_median_us;
+  trial::TrialRunner trial_runner(workload, device, *builder, nullptr, o.machine.trial_options());
+  trial_runner.set_base(trial_runner.build(parse_variant(l.others, workload, device)));
+  l.base_us = trial_runner.base_against_itself().pair.base_median_us;
   const auto keep = [&] { write_file_atomically(o.output, json_text(to_json(l), 1) + "\n", ErrorCode::store); };
   try {
-    landscape::record(l, laboratory, *builder, o.verify, [&](std::size_t done, std::size_t all) {
+    landscape::record(l, trial_runner, *builder, o.verify, [&](std::size_t done, std::size_t all) {
       keep();
       remark(o.machine.json, fmt::format("{} of {} points; the fastest {:.2f} us, the default {:.2f} us", done, all,
                                          l.best_us(), l.base_us));

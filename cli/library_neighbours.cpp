@@ -81,10 +81,11 @@ json measured(const Local& local, const LibraryNeighboursOptions& o, jit::Builde
     row.update({{"behind", 0.0}, {"passed", true}, {"verdict", "the same program"}});
     return row;
   }
-  trial::Laboratory laboratory(w, device, builder, nullptr, o.machine.trial_options());
-  laboratory.set_base(laboratory.build(best));
-  const trial::Outcome outcome = laboratory.judge(given, builder.build(laboratory.request_for(given)),
-                                                  fresh_seed() >> 1, laboratory.options().final_pair, /*fresh=*/true);
+  trial::TrialRunner trial_runner(w, device, builder, nullptr, o.machine.trial_options());
+  trial_runner.set_base(trial_runner.build(best));
+  const trial::Outcome outcome =
+      trial_runner.judge(given, builder.build(trial_runner.request_for(given)), fresh_seed() >> 1,
+                         trial_runner.options().final_pair, /*fresh=*/true);
   row["verdict"] = outcome.ok() ? "measured" : fmt::format("{}: {}", to_string(outcome.verdict), outcome.reason);
   if (!outcome.ok()) {
     row["passed"] = false;

@@ -54,18 +54,18 @@ std::vector<Wanted> wanted_of_arena(const std::string& path, const DeviceFacts& 
 
 json measured(const Wanted& wanted, const LibraryTimesOptions& o, jit::Builder& builder, const DeviceFacts& device) {
   const Workload& w = wanted.workload;
-  trial::Laboratory laboratory(w, device, builder, nullptr, o.machine.trial_options());
+  trial::TrialRunner trial_runner(w, device, builder, nullptr, o.machine.trial_options());
   const Variant variant = admitted(wanted.variant, w, device);
-  const trial::Built built = laboratory.build(variant);
+  const trial::Built built = trial_runner.build(variant);
   const std::string image = read_file(built.artifact.path, ErrorCode::cache);
-  const measure::Block worker = laboratory.standalone_block(built);
-  const measure::TimedSets sets(w, laboratory.timing(), LaunchMemory{}, fresh_seed());
+  const measure::Block worker = trial_runner.standalone_block(built);
+  const measure::TimedSets sets(w, trial_runner.timing(), LaunchMemory{}, fresh_seed());
   const int threads = device.kind == DeviceKind::cpu ? static_cast<int>(variant.plan(w, device).threads) : 0;
   const measure::Block library =
       conformance::plan_block(sets, device, conformance::Program{describe(variant), image, {}, threads});
   (void)worker();
   (void)library();
-  measure::PairOptions options = laboratory.options().final_pair;
+  measure::PairOptions options = trial_runner.options().final_pair;
   const measure::PairResult pair = measure::measure_pair(worker, library, options);
   json row = {{"workload", to_string(w)},
               {"variant", variant.id()},

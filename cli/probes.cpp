@@ -37,9 +37,9 @@ std::string probe_kernel(const MachineOptions& machine, const DeviceFacts& devic
   const bool gpu = device.kind == DeviceKind::cuda;
   const Workload workload = parse_workload(gpu ? "b1h1l64d64" : "b1h1l16d16:fp32");
   const auto builder = machine.builder();
-  trial::Laboratory laboratory(workload, device, *builder, nullptr, machine.trial_options());
+  trial::TrialRunner trial_runner(workload, device, *builder, nullptr, machine.trial_options());
   const Variant variant = admitted(std::string(kAutomatic), workload, device);
-  const trial::Built built = laboratory.build(variant, /*fresh=*/true);
+  const trial::Built built = trial_runner.build(variant, /*fresh=*/true);
   const LaunchPlan plan = variant.plan(workload, device);
   const verify::Scene scene(workload, verify::make_inputs(workload, verify::InputClass::normal, 1), plan, 1);
   const std::uint64_t bytes = scene.image().size();

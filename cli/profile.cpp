@@ -15,7 +15,7 @@
 #include "record/diagnosis.hpp"
 #include "record/json.hpp"
 #include "report/table.hpp"
-#include "trial/laboratory.hpp"
+#include "trial/trial_runner.hpp"
 
 namespace heed::cli {
 namespace {
@@ -124,12 +124,12 @@ int run(const ProfileOptions& o) {
   const auto builder = o.machine.builder();
   const std::optional<QkvTensors> tensors = o.workload.tensors();
   const Workload workload = o.workload.workload(tensors);
-  trial::Laboratory laboratory(workload, device, *builder, tensors ? &*tensors : nullptr, o.machine.trial_options());
+  trial::TrialRunner trial_runner(workload, device, *builder, tensors ? &*tensors : nullptr, o.machine.trial_options());
   const Variant variant = parse_variant(
       o.variant.empty() ? std::string(default_family(workload, device).name()) : o.variant, workload, device);
-  const trial::Built built = laboratory.build(variant);
+  const trial::Built built = trial_runner.build(variant);
   const std::uint64_t seed = fresh_seed() >> 1;
-  const verify::GateReport gate = laboratory.verify(built, seed);
+  const verify::GateReport gate = trial_runner.verify(built, seed);
   if (!gate.passed())
     throw Error(ErrorCode::unsupported,
                 fmt::format("{} does not pass the gate ({}, check \"{}\"): {}", describe(variant),
@@ -139,13 +139,13 @@ int run(const ProfileOptions& o) {
   profile::Evidence evidence;
   {
     // Timed first, in a process that ends before the counters are read.
-    const measure::Block block = laboratory.standalone_block(built);
+    const measure::Block block = trial_runner.standalone_block(built);
     std::vector<double> readings;
     for (int i = 0; i < kReadings; ++i) readings.push_back(block().us);
     evidence.us = measure::median(readings);
   }
   evidence.plan = variant.plan(workload, device);
-  evidence.floor = laboratory.floor(static_cast<int>(evidence.plan.threads));
+  evidence.floor = trial_runner.floor(static_cast<int>(evidence.plan.threads));
   evidence.resources = built.artifact.resources;
   evidence.device = device;
   evidence.bytes = workload.bytes();
@@ -160,7 +160,7 @@ int run(const ProfileOptions& o) {
   if (!o.roofline.empty())
     write_file_atomically(
         o.roofline,
-        profile::svg(roofline_of(variant, workload, device, evidence.us, laboratory.peak_flops(), reading.counters)),
+        profile::svg(roofline_of(variant, workload, device, evidence.us, trial_runner.peak_flops(), reading.counters)),
         ErrorCode::store);
   if (o.machine.json) {
     nlohmann::json all = report::evidence_header("profile", record::to_json(device), sources());

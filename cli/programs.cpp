@@ -246,9 +246,9 @@ int build(const BuildOptions& o) {
     if (!outcome.artifact)
       throw Error(ErrorCode::build_failed,
                   fmt::format("{} for {} does not build: {}", one.id, one.record.arch, outcome.log), one.id);
-    if (!outcome.artifact->breach.empty())
+    if (!outcome.artifact->violation.empty())
       throw Error(ErrorCode::build_failed,
-                  fmt::format("{} breaks the kernel contract: {}", one.id, outcome.artifact->breach), one.id);
+                  fmt::format("{} breaks the kernel contract: {}", one.id, outcome.artifact->violation), one.id);
     one.record.machine_code = outcome.artifact->machine_code;
     writer.add(one.record, read_file(outcome.artifact->path, ErrorCode::cache));
     if (++done % 20 == 0 || done == pending.size())

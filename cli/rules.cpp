@@ -131,15 +131,15 @@ int measure(const RulesOptions& o) {
   json rows = json::array();
   int faster = 0;
   std::optional<Error> interruption;
-  std::unique_ptr<trial::Laboratory> laboratory;
+  std::unique_ptr<trial::TrialRunner> trial_runner;
   for (std::size_t i = 0; i < workloads.size() && !interruption; ++i) {
     remark(o.machine.json, fmt::format("{}/{} {}", i + 1, workloads.size(), to_string(workloads[i].workload)));
     try {
       check_interrupt();
-      auto next = std::make_unique<trial::Laboratory>(workloads[i].workload, device, *builder, nullptr,
-                                                      o.machine.trial_options(), laboratory.get());
-      laboratory = std::move(next);
-      trial::check_rules(*laboratory, *builder, family, workloads[i], [&](const trial::RuleReading& r) {
+      auto next = std::make_unique<trial::TrialRunner>(workloads[i].workload, device, *builder, nullptr,
+                                                       o.machine.trial_options(), trial_runner.get());
+      trial_runner = std::move(next);
+      trial::check_rules(*trial_runner, *builder, family, workloads[i], [&](const trial::RuleReading& r) {
         const DefaultRule& rule = rule_named(r.rule);
         rows.push_back(reading_json(r, rule));
         faster += r.other_is_faster ? 1 : 0;

@@ -137,8 +137,8 @@ int run(const RunCommandOptions& o) {
   const DeviceFacts device = o.machine.choose();
   const auto builder = o.machine.builder();
   const Variant variant = admitted(o.variant, workload, device);
-  trial::Laboratory laboratory(workload, device, *builder, nullptr, o.machine.trial_options());
-  const trial::Built built = laboratory.build(variant);
+  trial::TrialRunner trial_runner(workload, device, *builder, nullptr, o.machine.trial_options());
+  const trial::Built built = trial_runner.build(variant);
   check_interrupt();
   Result result;
   try {

@@ -16,7 +16,7 @@
 #include "process/interrupt.hpp"
 #include "record/json.hpp"
 #include "report/evidence.hpp"
-#include "trial/laboratory.hpp"
+#include "trial/trial_runner.hpp"
 #include "verify/random_workload.hpp"
 #include "workload/features.hpp"
 
@@ -169,8 +169,8 @@ int run(const VerifyOptions& o) {
                       fmt::format("{} is illegal for {} on {}: {}", describe(variant), to_string(workload), device.name,
                                   *reason),
                       name);
-        trial::Laboratory laboratory(workload, device, *builder, nullptr, o.machine.trial_options());
-        auto build = builder->start(laboratory.request_for(variant));
+        trial::TrialRunner trial_runner(workload, device, *builder, nullptr, o.machine.trial_options());
+        auto build = builder->start(trial_runner.request_for(variant));
         jobs.push_back({input, std::move(variant), std::move(build)});
       }
     }
@@ -179,33 +179,33 @@ int run(const VerifyOptions& o) {
   nlohmann::json results = nlohmann::json::array();
   int failures = 0;
   UnfusedBar bar;
-  std::unique_ptr<trial::Laboratory> laboratory;  // kept while the workload and its tensors stay the same
-  const QkvTensors* laboratory_tensors = nullptr;
+  std::unique_ptr<trial::TrialRunner> trial_runner;  // kept while the workload and its tensors stay the same
+  const QkvTensors* trial_tensors = nullptr;
   for (Check& job : jobs) {
     check_interrupt();
     const Workload& workload = job.input.workload;
-    if (!laboratory || laboratory->workload() != workload || laboratory_tensors != job.input.tensors.get())
-      laboratory = std::make_unique<trial::Laboratory>(workload, device, *builder, job.input.tensors.get(),
-                                                       o.machine.trial_options(), laboratory.get());
-    laboratory_tensors = job.input.tensors.get();
+    if (!trial_runner || trial_runner->workload() != workload || trial_tensors != job.input.tensors.get())
+      trial_runner = std::make_unique<trial::TrialRunner>(workload, device, *builder, job.input.tensors.get(),
+                                                          o.machine.trial_options(), trial_runner.get());
+    trial_tensors = job.input.tensors.get();
     const jit::BuildOutcome build = job.build.get();
     check_interrupt();
     verify::GateReport report;
     if (!build.artifact) {
       report.verdict = Verdict::build_failed;
       report.reason = build.timed_out ? "the compiler did not end in time" : trim(build.log);
-    } else if (!build.artifact->breach.empty()) {
+    } else if (!build.artifact->violation.empty()) {
       report.verdict = Verdict::cheating;
       report.finding = Finding::breaks_contract;
-      report.reason = build.artifact->breach;
+      report.reason = build.artifact->violation;
     } else {
-      report = laboratory->verify({job.variant, *build.artifact}, substream(seed, results.size()),
-                                  [&](const std::string& check) {
-                                    if (o.verbose) remark(o.machine.json, fmt::format("           {}", check));
-                                  });
+      report = trial_runner->verify({job.variant, *build.artifact}, substream(seed, results.size()),
+                                    [&](const std::string& check) {
+                                      if (o.verbose) remark(o.machine.json, fmt::format("           {}", check));
+                                    });
     }
     if (o.timed && report.passed())
-      verify_timed(*laboratory, {job.variant, *build.artifact}, substream(seed, results.size()), report);
+      verify_timed(*trial_runner, {job.variant, *build.artifact}, substream(seed, results.size()), report);
     if (!report.passed()) ++failures;
     const std::string inputs = many && job.input.tensors ? fmt::format(" of {}", job.input.file) : std::string();
     remark(o.machine.json,

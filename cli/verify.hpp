@@ -39,7 +39,7 @@ int verify_sanitized(const VerifyOptions& options);
 
 /// A variant that passed the gate is timed beside itself for a moment, with spot checks: what they refuse goes into the
 /// report.
-void verify_timed(trial::Laboratory& laboratory, const trial::Built& built, std::uint64_t seed,
+void verify_timed(trial::TrialRunner& trial_runner, const trial::Built& built, std::uint64_t seed,
                   verify::GateReport& report);
 
 /// Each variant on an emulated GPU. Returns the exit code.

@@ -143,12 +143,12 @@ int verify_emulated(const VerifyOptions& o) {
   return failures == 0 ? 0 : 1;
 }
 
-void verify_timed(trial::Laboratory& laboratory, const trial::Built& built, std::uint64_t seed,
+void verify_timed(trial::TrialRunner& trial_runner, const trial::Built& built, std::uint64_t seed,
                   verify::GateReport& report) {
   const measure::PairOptions a_moment{
       .least_quads = 1, .most_quads = 2, .target_uncertainty = 1, .hopeless_below = 0, .limit_s = 0.1};
-  laboratory.set_base(built);
-  const trial::Outcome outcome = laboratory.measure_again(built, seed, a_moment);
+  trial_runner.set_base(built);
+  const trial::Outcome outcome = trial_runner.measure_again(built, seed, a_moment);
   if (outcome.ok()) return;
   report.verdict = outcome.verdict;
   report.finding = outcome.finding;

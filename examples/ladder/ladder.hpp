@@ -10,7 +10,7 @@
 
 #include "measure/pair.hpp"
 #include "measure/peer.hpp"
-#include "trial/laboratory.hpp"
+#include "trial/trial_runner.hpp"
 
 namespace heed::ladder {
 

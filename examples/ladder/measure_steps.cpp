@@ -35,7 +35,7 @@ class StepRunner {
       : options_(options),
         on_message_(on_message),
         builder_(builder),
-        laboratory_(workload, device, builder, nullptr, options.trial) {
+        trial_runner_(workload, device, builder, nullptr, options.trial) {
     result_.workload = workload;
     result_.device = device;
   }
@@ -63,7 +63,7 @@ class StepRunner {
       on_message_(describe_row(row));
       result_.rows.push_back(std::move(row));
     }
-    result_.floor = laboratory_.floor(result_.device.processors);
+    result_.floor = trial_runner_.floor(result_.device.processors);
     result_.elapsed_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
     return std::move(result_);
   }
@@ -84,11 +84,11 @@ class StepRunner {
         continue;
       }
       variants_.back() = parse_variant(step.variant, w, result_.device);
-      if (const auto reason = laboratory_.refuses(*variants_.back())) {
+      if (const auto reason = trial_runner_.refuses(*variants_.back())) {
         refusals_.back() = *reason;
         continue;
       }
-      builds_.back() = builder_.start(laboratory_.request_for(*variants_.back()));
+      builds_.back() = builder_.start(trial_runner_.request_for(*variants_.back()));
     }
     if (result_.device.kind == DeviceKind::cpu)
       for (auto& build : builds_)
@@ -160,28 +160,28 @@ class StepRunner {
 
     // The first step has nothing before it: it is judged against itself, once it has passed the gate by itself.
     const bool is_first = !last_.has_value();
-    if (is_first && build.artifact && build.artifact->breach.empty()) {
+    if (is_first && build.artifact && build.artifact->violation.empty()) {
       const trial::Built itself{variant, *build.artifact};
-      const verify::GateReport report = laboratory_.verify(itself, fresh_seed() >> 1);
+      const verify::GateReport report = trial_runner_.verify(itself, fresh_seed() >> 1);
       if (!report.passed()) {
         row.verdict = report.verdict;
         row.finding = report.finding;
         row.reason = fmt::format("{}: {}", report.check, report.reason);
         return;
       }
-      laboratory_.set_base(itself);
+      trial_runner_.set_base(itself);
     } else if (!is_first) {
-      if (laboratory_.base().variant.id() != last_->variant.id()) laboratory_.set_base(*last_);
+      if (trial_runner_.base().variant.id() != last_->variant.id()) trial_runner_.set_base(*last_);
     } else {
       row.verdict = build.artifact ? Verdict::cheating : Verdict::build_failed;
       row.finding = build.artifact ? Finding::breaks_contract : Finding::none;
-      row.reason = build.artifact    ? build.artifact->breach
+      row.reason = build.artifact    ? build.artifact->violation
                    : build.timed_out ? std::string("the compiler did not end in time")
                                      : trim(build.log);
       return;
     }
     const trial::Outcome outcome =
-        laboratory_.judge(variant, build, fresh_seed() >> 1, pair_options(is_first ? kSlow_us + 1 : before_us_));
+        trial_runner_.judge(variant, build, fresh_seed() >> 1, pair_options(is_first ? kSlow_us + 1 : before_us_));
     row.verdict = outcome.verdict;
     row.finding = outcome.finding;
     row.clocks_before = outcome.before;
@@ -208,7 +208,7 @@ class StepRunner {
     const bool after_backend = row.before.empty() && !before_.empty();
     if (!sdpa_ || !sdpa_->available() || (result_.best_peer.empty() && !after_backend)) return;
     try {
-      const measure::Block ours = laboratory_.standalone_block(*last_);
+      const measure::Block ours = trial_runner_.standalone_block(*last_);
       if (!result_.best_peer.empty())
         row.to_peer = measure::measure_pair(sdpa_->block(result_.best_peer), ours, pair_options(row.us)).ratio;
       if (after_backend) {
@@ -237,7 +237,7 @@ class StepRunner {
       (void)theirs();  // captures its graph
       row.clocks_before = device_state(result_.device.kind);
       if (last_) {
-        const measure::Block ours = laboratory_.standalone_block(*last_);
+        const measure::Block ours = trial_runner_.standalone_block(*last_);
         const measure::PairResult pair = measure::measure_pair(ours, theirs, pair_options(before_us_));
         row.us = pair.trial_median_us;
         row.to_before = pair.ratio;
@@ -271,7 +271,7 @@ class StepRunner {
   const Options& options_;
   const std::function<void(const std::string&)>& on_message_;
   jit::Builder& builder_;
-  trial::Laboratory laboratory_;
+  trial::TrialRunner trial_runner_;
   std::unique_ptr<measure::SdpaPeer> sdpa_;
   std::vector<std::future<jit::BuildOutcome>> builds_;
   std::vector<std::optional<Variant>> variants_;

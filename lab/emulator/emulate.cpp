@@ -119,7 +119,7 @@ class Emulation {
       report_.check.clear();
       return true;
     }
-    return fail(is_trespass(comparison.finding) ? Verdict::cheating : Verdict::wrong, comparison.finding,
+    return fail(is_forbidden_write(comparison.finding) ? Verdict::cheating : Verdict::wrong, comparison.finding,
                 comparison.text);
   }
 

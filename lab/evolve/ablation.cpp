@@ -36,7 +36,7 @@ const record::AblationRow* winner_of(const std::vector<record::AblationRow>& row
 // Builds are from the search as often as not; each of the changes then takes about as long as a trial.
 std::vector<std::size_t> Ablation::that_fit_the_budget(std::vector<std::size_t> changed) const {
   if (!run_.budget().is_limited()) return changed;
-  const double one_s = run_.gate_s() + run_.laboratory.options().pair.limit_s;
+  const double one_s = run_.gate_s() + run_.trial_runner.options().pair.limit_s;
   const auto fit = static_cast<std::size_t>(std::max(0.0, run_.budget().left_s(run_.elapsed_s()) / one_s - 1));
   if (fit < changed.size()) {
     run_.observer.message(fmt::format("the budget leaves time to take back {} of them", fit));
@@ -56,9 +56,9 @@ std::vector<record::AblationRow> Ablation::take_back(const trial::Built& champio
   if (champion.variant.overlay) changed.push_back(kSources);
   if (changed.empty()) return rows;
   run_.observer.message(fmt::format("ablation: taking back the champion's {} changes one by one", changed.size()));
-  trial::Laboratory& laboratory = run_.laboratory;
+  trial::TrialRunner& trial_runner = run_.trial_runner;
   try {
-    laboratory.set_base(champion);
+    trial_runner.set_base(champion);
   } catch (const Error& error) {
     if (error.code() == ErrorCode::interrupted) throw;
     run_.observer.message(fmt::format("no ablation: {}", error.what()));  // the result stands without it
@@ -72,8 +72,8 @@ std::vector<record::AblationRow> Ablation::take_back(const trial::Built& champio
     if (i != kSources) values[i] = defaults[i];
     variants.push_back(heed::variant_of(family, values, run_.options.workload));
     if (i != kSources) variants.back().overlay = champion.variant.overlay;
-    const bool legal = !laboratory.refuses(variants.back());
-    builds.push_back(legal ? run_.builder.start(laboratory.request_for(variants.back()))
+    const bool legal = !trial_runner.refuses(variants.back());
+    builds.push_back(legal ? run_.builder.start(trial_runner.request_for(variants.back()))
                            : std::future<jit::BuildOutcome>());
   }
   if (run_.device.kind == DeviceKind::cpu)
@@ -95,10 +95,10 @@ std::vector<record::AblationRow> Ablation::take_back(const trial::Built& champio
     row.config = describe(variants[n]);
     if (!builds[n].valid()) {
       row.verdict = Verdict::illegal;
-      row.reason = *laboratory.refuses(variants[n]);
+      row.reason = *trial_runner.refuses(variants[n]);
       continue;
     }
-    const trial::Outcome outcome = laboratory.judge(variants[n], builds[n].get(), fresh_seed() >> 1);
+    const trial::Outcome outcome = trial_runner.judge(variants[n], builds[n].get(), fresh_seed() >> 1);
     row.verdict = outcome.verdict;
     row.reason = outcome.reason;
     if (!outcome.ok()) continue;
@@ -143,9 +143,9 @@ bool Ablation::try_winner(const std::vector<record::AblationRow>& rows, int cham
   Draft& draft = alone.front().drafts.front();
   start_build(run_, draft);
   wait_for_build(run_, draft);
-  if (const store::TrialRecord* twin = twin_of(run_, variant, draft.outcome)) {
-    const auto number = static_cast<std::size_t>(twin->number);
-    if (!twin->ok() || finalists.contains(number)) return false;  // it had its chance
+  if (const store::TrialRecord* duplicate = duplicate_of(run_, variant, draft.outcome)) {
+    const auto number = static_cast<std::size_t>(duplicate->number);
+    if (!duplicate->ok() || finalists.contains(number)) return false;  // it had its chance
     run_.observer.message(fmt::format("better with one change put back, which is trial {}", number));
     called_up_.insert(number);
     return true;

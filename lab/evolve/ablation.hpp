@@ -13,7 +13,7 @@ class Ablation {
  public:
   explicit Ablation(RunContext& run) : run_(run) {}
 
-  /// Every knob in which the champion differs from the default, put back by itself. The champion is the laboratory's
+  /// Every knob in which the champion differs from the default, put back by itself. The champion is the trial runner's
   /// base from now on. Empty where nothing differs or the budget is used up.
   std::vector<record::AblationRow> take_back(const trial::Built& champion);
 

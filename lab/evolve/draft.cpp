@@ -6,17 +6,17 @@
 
 namespace heed::evolve {
 
-void Draft::take(const trial::Look& one) {
+void Draft::take(const trial::Screening& one) {
   if (!one.reason.empty()) {
     give_up(one.reason);
     return;
   }
-  looks.push_back(one.pair);
-  pair = measure::together(looks);
+  screenings.push_back(one.pair);
+  pair = measure::together(screenings);
 }
 
 void Draft::give_up(const std::string& why) {
-  looks.clear();
+  screenings.clear();
   pair = {};
   reason = why;
 }
@@ -26,7 +26,7 @@ double Draft::certain() const {
 }
 
 bool Draft::is_settled() const {
-  const auto times = static_cast<int>(looks.size());
+  const auto times = static_cast<int>(screenings.size());
   return times >= kMostMeasurements || (times >= 2 && pair.ratio.uncertainty() <= kCoarse);
 }
 

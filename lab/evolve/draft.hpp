@@ -7,7 +7,7 @@
 #include "evolve/strategy.hpp"
 #include "jit/build.hpp"
 #include "measure/pair.hpp"
-#include "trial/laboratory.hpp"
+#include "trial/trial_runner.hpp"
 
 namespace heed::evolve {
 
@@ -16,12 +16,12 @@ struct Draft {
   bool is_started = false;               ///< whether its build was asked for
   std::future<jit::BuildOutcome> build;  ///< valid until it was waited for
   jit::BuildOutcome outcome;
-  std::vector<measure::PairResult> looks;
-  measure::PairResult pair;  ///< of all looks together; empty where it cannot be timed
+  std::vector<measure::PairResult> screenings;
+  measure::PairResult pair;  ///< of all screenings together; empty where it cannot be timed
   std::string reason;        ///< why it cannot be timed
 
-  /// One look more. One that failed counts alone: a variant that cannot always be timed is none to choose.
-  void take(const trial::Look& one);
+  /// One screening more. One that failed counts alone: a variant that cannot always be timed is none to choose.
+  void take(const trial::Screening& one);
   /// Not chosen where any other could be timed, whatever it read.
   void give_up(const std::string& reason);
   /// What drafts are ranked by: the ratio less what its few readings disagree by. Up to kSharp all readings disagree,

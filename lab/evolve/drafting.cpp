@@ -9,8 +9,8 @@
 namespace heed::evolve {
 namespace {
 
-// Of a block of a look. Ten, as a measurement has of launches of a few us, tell no more that drafts are chosen by, and
-// take two and a half times as long.
+// Of a block of a screening. Ten, as a measurement has of launches of a few us, tell no more that drafts are chosen by,
+// and take two and a half times as long.
 constexpr int kReplays = 4;
 // Of the best draft's ratio: what reads less at first is not looked at further.
 constexpr double kHopelessLook = 0.97;
@@ -20,28 +20,28 @@ constexpr double kHopelessLook = 0.97;
 Drafting::Drafting(RunContext& run) : run_(run) {
   if (run.options.strategy.drafts <= 1) return;
   try {
-    laboratory_.emplace(run.options.workload, run.device, run.builder, nullptr, run.laboratory.options());
-    laboratory_->set_base(run.laboratory.base());  // its gate takes the memory that looks take, too
-    run.draft_phases = laboratory_->phases();
+    trial_runner_.emplace(run.options.workload, run.device, run.builder, nullptr, run.trial_runner.options());
+    trial_runner_->set_base(run.trial_runner.base());  // its gate takes the memory that screening takes, too
+    run.draft_phases = trial_runner_->phases();
   } catch (const Error& error) {
     if (error.code() != ErrorCode::unsupported) throw;  // the memory is not enough for the inputs twice
-    laboratory_.reset();
+    trial_runner_.reset();
     run.options.strategy.drafts = 1;
     run.observer.message(fmt::format("no drafts, every proposal is a trial: {}", error.what()));
   }
 }
 
 void Drafting::look_at(Draft& draft, double best) {
-  HEED_CHECK(laboratory_.has_value());
+  HEED_CHECK(trial_runner_.has_value());
   check_interrupt();
   wait_for_build(run_, draft);
   const Variant variant = run_.variant_of(draft.proposal);
   const Turns::Turn turn(run_.turns);
-  if (const store::TrialRecord* twin = twin_of(run_, variant, draft.outcome))
-    draft.give_up(as_twin_of(*twin));
+  if (const store::TrialRecord* duplicate = duplicate_of(run_, variant, draft.outcome))
+    draft.give_up(as_duplicate_of(*duplicate));
   else
-    draft.take(
-        laboratory_->look(variant, draft.outcome, {.most_replays = kReplays, .hopeless_below = kHopelessLook * best}));
+    draft.take(trial_runner_->screen(variant, draft.outcome,
+                                     {.most_replays = kReplays, .hopeless_below = kHopelessLook * best}));
 }
 
 void Drafting::draft(int generation, const std::vector<Space>& where, std::vector<Individual> history,
@@ -83,7 +83,7 @@ void Drafting::draft(int generation, const std::vector<Space>& where, std::vecto
           break;
         }
     const Turns::Turn turn(run_.turns);
-    if (laboratory_) run_.draft_phases = laboratory_->phases();
+    if (trial_runner_) run_.draft_phases = trial_runner_->phases();
     if (!more) return;
   }
 }

@@ -15,12 +15,12 @@ namespace heed::evolve {
 
 class Drafting {
  public:
-  /// The laboratory of `run` has its base by now. Where the memory is not enough for the inputs twice, every proposal
+  /// The trial runner of `run` has its base by now. Where the memory is not enough for the inputs twice, every proposal
   /// of the run is a trial from now on.
   explicit Drafting(RunContext& run);
 
-  /// Builds everything, and where a trial has several drafts looks at them and proposes more next to the best of them,
-  /// as often as options.drafts allows. All places go through a round together, so that builds overlap with looks.
+  /// Builds everything, and where a trial has several drafts screens them and proposes more next to the best of them,
+  /// as often as options.drafts allows. All places go through a round together, so that builds overlap with screening.
   /// @param history every trial and draft that is stored, those of this generation too where the run was interrupted
   ///     in it
   void draft(int generation, const std::vector<Space>& where, std::vector<Individual> history,
@@ -31,9 +31,9 @@ class Drafting {
   void look_at(Draft& draft, double best);
 
   RunContext& run_;
-  /// Looks at drafts, which nobody has verified, in a worker of its own: what one of them leaves there reaches no
+  /// Screens drafts, which nobody has verified, in a worker of its own: what one of them leaves there reaches no
   /// trial.
-  std::optional<trial::Laboratory> laboratory_;
+  std::optional<trial::TrialRunner> trial_runner_;
 };
 
 }  // namespace heed::evolve

@@ -19,14 +19,14 @@ constexpr int kLargeAgain = 2;  // readings more of times at large scores before
 
 // The base against itself beside the finalists: what else runs on this machine comes and goes during a search. Where
 // that was noticed before, a process takes as long as a finalist's does, so that both are equally certain.
-trial::Laboratory::SelfComparison Finals::measure_yardstick() {
+trial::TrialRunner::SelfComparison Finals::measure_yardstick() {
   check_interrupt();
-  measure::PairOptions pair = run_.laboratory.options().final_pair;
+  measure::PairOptions pair = run_.trial_runner.options().final_pair;
   pair.target_uncertainty = 0;
-  pair.limit_s =
-      run_.self_spread > kSharp ? run_.final_pair().limit_s : run_.laboratory.options().pair.limit_s / kFinalProcesses;
+  pair.limit_s = run_.self_spread > kSharp ? run_.final_pair().limit_s
+                                           : run_.trial_runner.options().pair.limit_s / kFinalProcesses;
   run_.observer.message("measuring the base against itself once more");
-  return run_.laboratory.compare_with_itself(pair);
+  return run_.trial_runner.compare_with_itself(pair);
 }
 
 FinalOutcome Finals::compare(const std::set<std::size_t>& called_up) {
@@ -84,7 +84,7 @@ FinalOutcome Finals::compare(const std::set<std::size_t>& called_up) {
 
 void Finals::store_comparison(const record::FinalComparison& comparison) {
   run_.store.add_comparison(
-      {0, run_.run, "final", comparison.variant, run_.laboratory.base().variant.id(), record::to_json(comparison)});
+      {0, run_.run, "final", comparison.variant, run_.trial_runner.base().variant.id(), record::to_json(comparison)});
 }
 
 void Finals::refuse(const std::string& why, std::vector<std::string>& refused) {
@@ -95,20 +95,20 @@ void Finals::refuse(const std::string& why, std::vector<std::string>& refused) {
 // Timed inputs are normal. Whether a finalist has its time from being slow on others: large scores tell.
 bool Finals::keeps_pace(record::Champion& finalist, std::vector<std::string>& refused) {
   check_interrupt();
-  trial::Laboratory& laboratory = run_.laboratory;
+  trial::TrialRunner& trial_runner = run_.trial_runner;
   const int number = finalist.comparison.trial;
   const store::TrialRecord& trial = run_.trials[static_cast<std::size_t>(number)];
-  if (base_large_us_ <= 0) base_large_us_ = laboratory.measure_large(laboratory.base());
-  const auto is_slow = [&](double us) { return us > laboratory.options().most_slowdown * base_large_us_; };
+  if (base_large_us_ <= 0) base_large_us_ = trial_runner.measure_large(trial_runner.base());
+  const auto is_slow = [&](double us) { return us > trial_runner.options().most_slowdown * base_large_us_; };
   try {
     const auto [large_us, is_new] = large_us_.try_emplace(number, 0);
     if (is_new) {
-      const trial::Built built = laboratory.build(run_.variant_of(trial));
-      large_us->second = laboratory.measure_large(built);
+      const trial::Built built = trial_runner.build(run_.variant_of(trial));
+      large_us->second = trial_runner.measure_large(built);
       // What else runs on the machine may have lengthened one of the two, which are measured one after the other.
       for (int again = 0; again < kLargeAgain && is_slow(large_us->second); ++again) {
-        base_large_us_ = std::min(base_large_us_, laboratory.measure_large(laboratory.base()));
-        large_us->second = std::min(large_us->second, laboratory.measure_large(built));
+        base_large_us_ = std::min(base_large_us_, trial_runner.measure_large(trial_runner.base()));
+        large_us->second = std::min(large_us->second, trial_runner.measure_large(built));
       }
     }
     finalist.large_us = large_us->second;
@@ -136,7 +136,7 @@ bool Finals::passes_emulator(const store::TrialRecord& trial, std::vector<std::s
   }
   // A final comparison begins without those of the round before.
   run_.store.add_comparison({0, run_.run, std::string(record::kEmulated), trial.variant,
-                             run_.laboratory.base().variant.id(), record::of_trial(report, trial.id)});
+                             run_.trial_runner.base().variant.id(), record::of_trial(report, trial.id)});
   if (report.outcome != emulator::Outcome::failed) return true;
   refuse(fmt::format("trial {}: on the emulated GPU: {}: {}", trial.number, to_string(report.verdict), report.reason),
          refused);
@@ -188,14 +188,14 @@ std::optional<record::FinalComparison> Finals::compare_in_fresh_process(const st
                                                                         std::vector<std::string>& refused) {
   check_interrupt();
   const Variant variant = run_.variant_of(t);
-  const jit::BuildOutcome build = run_.builder.build(run_.laboratory.request_for(variant));
+  const jit::BuildOutcome build = run_.builder.build(run_.trial_runner.request_for(variant));
   // Verified once more in the first of its processes; the others measure the very same program.
   const std::uint64_t seed = fresh_seed() >> 1;
   const auto verified = verified_.find(t.number);
   trial::Outcome outcome =
       verified == verified_.end() || !build.artifact || build.artifact->machine_code != verified->second.machine_code
-          ? run_.laboratory.judge(variant, build, seed, run_.final_pair(), /*fresh=*/true)
-          : run_.laboratory.measure_again({variant, *build.artifact}, seed, run_.final_pair());
+          ? run_.trial_runner.judge(variant, build, seed, run_.final_pair(), /*fresh=*/true)
+          : run_.trial_runner.measure_again({variant, *build.artifact}, seed, run_.final_pair());
   if (verified != verified_.end() && outcome.checks.empty())
     outcome.error = verified->second.error;
   else if (outcome.ok())

@@ -17,7 +17,7 @@ namespace heed::evolve {
 struct FinalOutcome {
   std::optional<record::Champion> champion;  ///< without its resources
   std::vector<std::string> refused;
-  trial::Laboratory::SelfComparison yardstick;  ///< the base against itself, measured beside the finalists
+  trial::TrialRunner::SelfComparison yardstick;  ///< the base against itself, measured beside the finalists
 };
 
 class Finals {
@@ -37,7 +37,7 @@ class Finals {
     record::Champion champion;  ///< its numbers, should it win
   };
 
-  trial::Laboratory::SelfComparison measure_yardstick();
+  trial::TrialRunner::SelfComparison measure_yardstick();
   void prefer_short_dependents(std::vector<Finalist>& finalists);
   bool keeps_pace(record::Champion& finalist, std::vector<std::string>& refused);
   /// Of edited sources: whether no tool objects to them.
@@ -59,7 +59,7 @@ class Finals {
   RunContext& run_;
   std::set<std::size_t> finalists_;
   // What a round measured is as good in the next one, which an ablation begins some seconds later.
-  std::optional<trial::Laboratory::SelfComparison> yardstick_;
+  std::optional<trial::TrialRunner::SelfComparison> yardstick_;
   std::map<std::size_t, std::vector<record::FinalComparison>> measured_;  ///< of each trial, in fresh processes
   std::map<int, double> large_us_;
   std::map<std::size_t, double> dependent_us_;

@@ -12,7 +12,7 @@ namespace heed::evolve {
 namespace {
 
 constexpr int kAblationWinners = 3;   // trials that the ablation may add to a run
-constexpr int kLeastForWinners = 20;  // a shorter run is a look, not a search: it stays within its number of trials
+constexpr int kLeastForWinners = 20;  // a shorter run is a sample, not a search: it stays within its number of trials
 
 std::string summary_of(record::Ending ending, const measure::Ratio& ratio, const trial::Noise& noise,
                        bool device_is_cpu) {
@@ -33,7 +33,7 @@ std::string summary_of(record::Ending ending, const measure::Ratio& ratio, const
 record::Alone timed_alone(RunContext& run, const trial::Built& built, double large_us) {
   check_interrupt();
   record::Alone alone;
-  alone.times = run.laboratory.measure_absolute(built);
+  alone.times = run.trial_runner.measure_absolute(built);
   alone.large_us = large_us;
   return alone;
 }
@@ -47,7 +47,7 @@ void add_diagnosis(RunContext& run, const trial::Built& built, double us, record
 }  // namespace
 
 record::RunResult finish(RunContext& run) {
-  const trial::Built base = run.laboratory.base();
+  const trial::Built base = run.trial_runner.base();
   Finals finals(run);
   Ablation ablation(run);
   FinalOutcome last;
@@ -63,9 +63,9 @@ record::RunResult finish(RunContext& run) {
     if (!last.champion) break;
     const PartOfRun part(run, "ablation");
     const int number = last.champion->comparison.trial;
-    champion = run.laboratory.build(run.variant_of(run.trials[static_cast<std::size_t>(number)]));
+    champion = run.trial_runner.build(run.variant_of(run.trials[static_cast<std::size_t>(number)]));
     rows = ablation.take_back(*champion);
-    run.laboratory.set_base(base);
+    run.trial_runner.set_base(base);
     const bool may_add = run.options.trials >= kLeastForWinners && added < kAblationWinners &&
                          run.has_time_for((kFinalProcesses + 3) * run.final_process_s());
     if (!may_add || !ablation.try_winner(rows, number, finals.finalists())) break;
@@ -96,9 +96,9 @@ record::RunResult finish(RunContext& run) {
     measured.base_alone = timed_alone(run, base, measured.champion.base_large_us);
     measured.champion_alone = timed_alone(run, *champion, measured.champion.large_us);
   }
-  measured.floor = run.laboratory.floor(run.device.processors);
+  measured.floor = run.trial_runner.floor(run.device.processors);
   measured.flops = run.options.workload.flops();
-  measured.peak_flops = run.laboratory.peak_flops();
+  measured.peak_flops = run.trial_runner.peak_flops();
   {
     const PartOfRun part(run, "counters");
     add_diagnosis(run, base, pair.base_median_us, measured.base_alone);

@@ -6,7 +6,7 @@
 
 namespace heed::evolve {
 
-/// The run's trials are there, and the laboratory has its base. @throws Error(interrupted)
+/// The run's trials are there, and the trial runner has its base. @throws Error(interrupted)
 record::RunResult finish(RunContext& run);
 
 }  // namespace heed::evolve

@@ -113,8 +113,8 @@ std::optional<std::size_t> parent_for(const RunContext& run, prompts::Preset pre
 
 prompts::Task task_of(RunContext& run, std::optional<std::size_t> parent, int generation) {
   const Workload& w = run.options.workload;
-  const Variant variant = parent ? run.variant_of(run.trials[*parent]) : run.laboratory.base().variant;
-  const measure::Floor floor = run.laboratory.floor(run.device.processors);
+  const Variant variant = parent ? run.variant_of(run.trials[*parent]) : run.trial_runner.base().variant;
+  const measure::Floor floor = run.trial_runner.floor(run.device.processors);
   prompts::Task task;
   task.device = words_of(run.device);
   task.workload = to_string(w);
@@ -122,7 +122,7 @@ prompts::Task task_of(RunContext& run, std::optional<std::size_t> parent, int ge
   task.family = fmt::format("{}: {}", variant.family->name(), variant.family->description());
   task.floor_us = floor.us();
   task.floor_bound = floor.bound();
-  task.base_us = run.laboratory.base_against_itself().pair.base_median_us;
+  task.base_us = run.trial_runner.base_against_itself().pair.base_median_us;
   nlohmann::json diagnosis;
   if (parent) {
     const store::TrialRecord& trial = run.trials[*parent];
@@ -134,7 +134,7 @@ prompts::Task task_of(RunContext& run, std::optional<std::size_t> parent, int ge
     task.parent.trial = -1;
     task.parent.config = describe(variant);
     task.parent.us = task.base_us;
-    task.resources = words_of(record::to_json(run.laboratory.base().artifact.resources));
+    task.resources = words_of(record::to_json(run.trial_runner.base().artifact.resources));
   }
 
   const std::string folder = std::string(variant.family->folder()) + "/";

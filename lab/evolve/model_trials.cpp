@@ -81,7 +81,7 @@ int ModelTrials::places(int generation, int all) const {
 }
 
 Variant ModelTrials::parent_variant(const std::optional<std::size_t>& parent) const {
-  return parent ? run_.variant_of(run_.trials[*parent]) : run_.laboratory.base().variant;
+  return parent ? run_.variant_of(run_.trials[*parent]) : run_.trial_runner.base().variant;
 }
 
 void ModelTrials::note(const propose::Written& written) {

@@ -26,7 +26,7 @@ record::PeerComparison compare_with_peers(RunContext& run, const trial::Built& c
   }
   run.observer.message("looking for PyTorch");
   const Elsewhere elsewhere(run);
-  const measure::TimingPlan timing = run.laboratory.timing();
+  const measure::TimingPlan timing = run.trial_runner.timing();
   measure::SdpaPeer sdpa(run.options.python, run.options.workload, run.device, timing, fresh_seed());
   if (!sdpa.available()) {
     peers.reason = sdpa.reason();
@@ -35,7 +35,7 @@ record::PeerComparison compare_with_peers(RunContext& run, const trial::Built& c
   }
   peers.torch = sdpa.torch_version();
   peers.cudnn = sdpa.cudnn_version();
-  const measure::Block ours = run.laboratory.standalone_block(champion);
+  const measure::Block ours = run.trial_runner.standalone_block(champion);
   for (const measure::PeerBackend& backend : sdpa.backends()) {
     check_interrupt();
     record::PeerRow& row = peers.rows.emplace_back();
@@ -47,7 +47,7 @@ record::PeerComparison compare_with_peers(RunContext& run, const trial::Built& c
         run.observer.message(fmt::format("measuring against {}", backend.name));
         const measure::Block theirs = sdpa.block(backend.name);
         (void)theirs();  // captures its graph
-        measure::PairResult pair = measure::measure_pair(theirs, ours, run.laboratory.options().final_pair);
+        measure::PairResult pair = measure::measure_pair(theirs, ours, run.trial_runner.options().final_pair);
         row.max_abs = sdpa.max_abs_error(backend.name);
         row.pair = std::move(pair);
       } catch (const Error& error) {

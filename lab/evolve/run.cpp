@@ -86,15 +86,15 @@ void Evolution::search(double floor_us) {
 
 double Evolution::prepare_base() {
   const PartOfRun part(context_, "base");
-  trial::Laboratory& laboratory = context_.laboratory;
+  trial::TrialRunner& trial_runner = context_.trial_runner;
   const DeviceFacts& device = context_.device;
   const Variant variant =
       default_with(*context_.families.front(), context_.options.hold, context_.options.workload, device);
   context_.observer.message(fmt::format("building and verifying the base, {}", variant.id()));
-  const trial::Built built = laboratory.build(variant);
-  laboratory.set_base(built);
-  const trial::Laboratory::SelfComparison& self = laboratory.base_against_itself();
-  const measure::Floor floor = laboratory.floor(device.processors);
+  const trial::Built built = trial_runner.build(variant);
+  trial_runner.set_base(built);
+  const trial::TrialRunner::SelfComparison& self = trial_runner.base_against_itself();
+  const measure::Floor floor = trial_runner.floor(device.processors);
   const std::optional<store::RunRecord> stored = context_.store.find_run(context_.run);
   if (stored && stored->base.is_object()) {
     context_.self_spread = record::self_spread_of(stored->base);  // decisions rest on what was recorded

@@ -60,7 +60,7 @@ RunContext::RunContext(store::Store& to_store, jit::Builder& with_builder, const
       tensors(own_tensors),
       families(families_for(asked, on_device)),
       found(found_before(asked, on_device, families)),
-      laboratory(asked.workload, on_device, with_builder, own_tensors, trial_options) {
+      trial_runner(asked.workload, on_device, with_builder, own_tensors, trial_options) {
   if (options.trials < 1)
     throw Error(ErrorCode::usage, fmt::format("--trials {} makes no run; at least 1 is needed", options.trials),
                 std::to_string(options.trials));
@@ -76,13 +76,13 @@ double RunContext::elapsed_s() const {
 record::TimeShares RunContext::time_shares() const {
   record::TimeShares shares;
   shares.of_gpu = device.kind == DeviceKind::cuda;
-  shares.phases = laboratory.phases();
+  shares.phases = trial_runner.phases();
   shares.phases += draft_phases;
   shares.seconds = elapsed_s() - earlier_s - elsewhere_s + beside_s;
   shares.elsewhere_s = elsewhere_s;
   shares.builds = builds.times();
   shares.parts = parts;
-  shares.no_records = laboratory.no_records();
+  shares.no_records = trial_runner.no_records();
   return shares;
 }
 
@@ -109,11 +109,11 @@ double RunContext::gate_s() const {
 
 int RunContext::trials_that_fit() const {
   const double trial_s = trials.empty() ? prepared_s : trials.back().run_elapsed_s / static_cast<double>(trials.size());
-  return budget().trials_left(elapsed_s(), trial_s, gate_s(), laboratory.options().final_pair.limit_s);
+  return budget().trials_left(elapsed_s(), trial_s, gate_s(), trial_runner.options().final_pair.limit_s);
 }
 
 measure::PairOptions RunContext::final_pair() const {
-  measure::PairOptions pair = as_sharp_as_useful(laboratory.options().final_pair);
+  measure::PairOptions pair = as_sharp_as_useful(trial_runner.options().final_pair);
   pair.limit_s = budget().final_measurement_s(pair.limit_s);
   return pair;
 }
@@ -178,7 +178,7 @@ std::size_t RunContext::drafts_looked_at() const {
 
 double RunContext::dependent_us(const Variant& variant) {
   if (device.kind != DeviceKind::cuda || !variant.plan(options.workload, device).supports_pdl) return 0;
-  return laboratory.measure_dependent(laboratory.build(variant));
+  return trial_runner.measure_dependent(trial_runner.build(variant));
 }
 
 void RunContext::add_trial(store::TrialRecord trial, int trials_in_all) {

@@ -1,4 +1,4 @@
-/// What the parts of a run share: what was asked for, the laboratory, the trials so far, and the time that is left.
+/// What the parts of a run share: what was asked for, the trial runner, the trials so far, and the time that is left.
 #pragma once
 
 #include <chrono>
@@ -19,7 +19,7 @@
 #include "record/run_options.hpp"
 #include "record/time_shares.hpp"
 #include "store/store.hpp"
-#include "trial/laboratory.hpp"
+#include "trial/trial_runner.hpp"
 
 namespace heed::evolve {
 
@@ -68,7 +68,7 @@ struct RunContext {
   std::vector<Variant> found;           ///< by earlier runs
   /// Knobs are searched with edits that passed as they are without, in a space behind those of the families.
   std::vector<EditedSources> edited;
-  trial::Laboratory laboratory;
+  trial::TrialRunner trial_runner;
   /// Of the id of a stored trial with edited sources, before it is champion: what a tool objects to; empty: nothing.
   /// Null: no tool looks.
   std::function<std::string(std::int64_t)> sanitize;
@@ -80,10 +80,10 @@ struct RunContext {
   double prepared_s = 0;          ///< what building, verifying and measuring the base took
   double earlier_s = 0;           ///< taken by the processes before this one
   bool counters_readable = true;  ///< until a reading fails
-  trial::Phases draft_phases;     ///< of the laboratory that looks at drafts
+  trial::Phases draft_phases;     ///< of the trial runner that screens drafts
   BuildClock builds;
   std::vector<std::pair<std::string, double>> parts;  ///< TimeShares::parts
-  Turns turns;             ///< on the device, of threads that share this laboratory and that of drafts
+  Turns turns;             ///< on the device, of threads that share this trial runner and that of drafts
   double beside_s = 0;     ///< that other devices worked for the search
   double elsewhere_s = 0;  ///< in which PyTorch or a reader of counters had the device
   std::chrono::steady_clock::time_point started = std::chrono::steady_clock::now();
@@ -140,7 +140,7 @@ class PartOfRun {
   double begin_s_;
 };
 
-/// From here to the end of the scope the device is not the laboratory's.
+/// From here to the end of the scope the device is not the trial runner's.
 class Elsewhere {
  public:
   explicit Elsewhere(RunContext& run) : run_(run), begin_s_(run.elapsed_s()) {}

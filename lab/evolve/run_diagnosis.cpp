@@ -23,7 +23,7 @@ profile::Diagnosis diagnose(RunContext& run, const Variant& variant, const jit::
   profile::Evidence evidence;
   evidence.us = us;
   evidence.plan = variant.plan(run.options.workload, run.device);
-  evidence.floor = run.laboratory.floor(static_cast<int>(evidence.plan.threads));
+  evidence.floor = run.trial_runner.floor(static_cast<int>(evidence.plan.threads));
   evidence.resources = resources;
   evidence.device = run.device;
   evidence.bytes = run.options.workload.bytes();
@@ -59,7 +59,7 @@ void profile_elites(RunContext& run, int generation) {
     if (read++ == kProfilesPerGeneration) return;
     check_interrupt();
     const Variant variant = run.variant_of(*t);
-    const jit::BuildOutcome build = run.builder.build(run.laboratory.request_for(variant));  // from the cache
+    const jit::BuildOutcome build = run.builder.build(run.trial_runner.request_for(variant));  // from the cache
     if (!build.artifact) continue;
     const std::optional<profile::Counters> counters = read_counters(run, {variant, *build.artifact}, t->seed);
     if (!counters) return;

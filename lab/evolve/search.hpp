@@ -12,7 +12,7 @@ namespace heed::evolve {
 
 class Search {
  public:
-  /// The laboratory of `run` has its base by now. @param floor_us as measured before the search
+  /// The trial runner of `run` has its base by now. @param floor_us as measured before the search
   /// @throws Error(usage) where models are asked for that cannot be
   Search(RunContext& run, double floor_us);
 

@@ -23,7 +23,7 @@ bool is_out_of_time(const RunContext& run, int under_way) {
 }
 
 bool has_reached_the_floor(RunContext& run, double& floor_us) {
-  floor_us = std::min(floor_us, run.laboratory.floor(run.device.processors).us());
+  floor_us = std::min(floor_us, run.trial_runner.floor(run.device.processors).us());
   for (const store::TrialRecord& t : run.trials)
     if (t.ok() && t.trial_us <= kFloorReached * floor_us) {
       run.observer.message(

@@ -32,7 +32,7 @@ std::vector<std::size_t> note_places(std::vector<Planner::Taken>& taken,
   return known;
 }
 
-// Looks of a device that is lost are no part of what another one looks at.
+// Screenings of a device that is lost are no part of those of another.
 void forget_looks(Job& job) {
   for (Draft& draft : job.place.drafts) draft.give_up("");
 }
@@ -65,7 +65,7 @@ SharedSearch::SharedSearch(RunContext& run, std::vector<DeviceOfRun> devices, do
                  return generation_of(generation, known, under_way);
                }),
       trials_before_(run.trials.size()) {
-  const trial::Built base = run.laboratory.base();
+  const trial::Built base = run.trial_runner.base();
   const std::optional<store::RunRecord> stored = run.store.find_run(run.run);
   for (std::size_t i = 0; i < devices.size(); ++i) {
     std::optional<double> self_spread;
@@ -198,9 +198,9 @@ void SharedSearch::finished(std::size_t device, const Job& job, store::TrialReco
   trial.number = static_cast<int>(run_.trials.size());
   trial.run_elapsed_s = run_.elapsed_s();
   if (trial.ok())  // two devices may have been at one program at a time
-    if (const store::TrialRecord* twin = twin_of(run_, run_.variant_of(trial), trial.machine_code)) {
+    if (const store::TrialRecord* duplicate = duplicate_of(run_, run_.variant_of(trial), trial.machine_code)) {
       trial.verdict = Verdict::duplicate;
-      trial.reason = as_twin_of(*twin) + ", which another device judged meanwhile";
+      trial.reason = as_duplicate_of(*duplicate) + ", which another device judged meanwhile";
     }
   planner_.finish(job.generation, job.index);
   tick();

@@ -19,7 +19,7 @@
 
 namespace heed::evolve {
 
-/// Looks at a draft in one round: those of later ones are built while another device may time something.
+/// Screenings of a draft in one round: those of later ones are built while another device may time something.
 inline constexpr int kMostDraftsOnProcessors = kDraftsARound;
 
 /// Refuses what several devices cannot share. @throws Error(usage)
@@ -30,7 +30,7 @@ DeviceOfRun only_device(const DeviceFacts& device);
 
 class SharedSearch final : private PoolOwner {
  public:
-  /// The laboratory of `run` has its base by now. @param floor_us as measured before the search
+  /// The trial runner of `run` has its base by now. @param floor_us as measured before the search
   SharedSearch(RunContext& run, std::vector<DeviceOfRun> devices, double floor_us);
 
   /// Goes on behind the trials that are stored, whatever devices judged them.

@@ -37,11 +37,11 @@ SourceJudge::SourceJudge(store::Store& store, jit::Builder& builder, const Devic
       builder_(builder),
       device_(device),
       parent_(parent),
-      laboratory_(workload, device, builder, nullptr, options) {
+      trial_runner_(workload, device, builder, nullptr, options) {
   parent_.overlay.reset();
   const Family& family = *parent.family;
-  laboratory_.set_base(laboratory_.build(make_variant(family, family.default_config(workload, device), workload)));
-  const trial::Laboratory::SelfComparison& self = laboratory_.base_against_itself();
+  trial_runner_.set_base(trial_runner_.build(make_variant(family, family.default_config(workload, device), workload)));
+  const trial::TrialRunner::SelfComparison& self = trial_runner_.base_against_itself();
   base_us_ = self.pair.base_median_us;
   self_spread_ = self.spread;
   open_run();
@@ -59,7 +59,7 @@ SourceJudge::~SourceJudge() {
 void SourceJudge::open_run() {
   const Family& family = *parent_.family;
   record::RunOptions options;
-  options.workload = laboratory_.workload();
+  options.workload = trial_runner_.workload();
   options.families = {std::string(family.name())};
   options.trials = 0;
   options.peers = false;
@@ -85,14 +85,14 @@ void SourceJudge::open_run() {
         if (error.code() != ErrorCode::store) throw;  // another process judges into it
       }
   run_ = store_.add_run(wanted);
-  const trial::Built& base = laboratory_.base();
-  const trial::Laboratory::SelfComparison& self = laboratory_.base_against_itself();
+  const trial::Built& base = trial_runner_.base();
+  const trial::TrialRunner::SelfComparison& self = trial_runner_.base_against_itself();
   store_.set_base(run_, record::to_json(record::RunBase{.variant = base.variant.id(),
                                                         .describe = describe(base.variant),
                                                         .self = self,
                                                         .noise = trial::noise_of(self),
                                                         .resources = base.artifact.resources,
-                                                        .floor = laboratory_.floor(device_.processors)}));
+                                                        .floor = trial_runner_.floor(device_.processors)}));
 }
 
 store::TrialRecord SourceJudge::new_record(const Variant& variant, std::string_view operation,
@@ -101,7 +101,7 @@ store::TrialRecord SourceJudge::new_record(const Variant& variant, std::string_v
   return new_trial(run_, number, number, variant, operation, why);
 }
 
-std::string SourceJudge::token_twin(const store::TrialRecord& record) const {
+std::string SourceJudge::token_duplicate(const store::TrialRecord& record) const {
   const auto tokens = [](const store::TrialRecord& one) {
     return one.edits.is_object() ? one.edits.value("tokens", std::string()) : std::string();
   };
@@ -115,7 +115,7 @@ std::string SourceJudge::token_twin(const store::TrialRecord& record) const {
 // Edits leave the launch plan as it is, so that of one config equal code is launched alike.
 std::string SourceJudge::code_twin(const Variant& variant, const jit::BuildOutcome& build) const {
   if (!build.artifact) return {};
-  const trial::Built& base = laboratory_.base();
+  const trial::Built& base = trial_runner_.base();
   if (base.artifact.machine_code == build.artifact->machine_code && describe(base.variant) == describe(variant))
     return "the same machine code as the base: nothing that is run has changed";
   for (const store::TrialRecord& earlier : trials_)
@@ -133,11 +133,11 @@ void SourceJudge::judge_variant(const Variant& variant, Judgement& judgement) {
     outcome.finding = Finding::breaks_contract;
     outcome.check = "source";
     outcome.reason = *refusal;
-  } else if (std::string twin = token_twin(judgement.trial); !twin.empty()) {
+  } else if (std::string duplicate = token_duplicate(judgement.trial); !duplicate.empty()) {
     outcome.verdict = Verdict::duplicate;
-    outcome.reason = std::move(twin);
+    outcome.reason = std::move(duplicate);
   } else {
-    const jit::BuildOutcome build = builder_.build(laboratory_.request_for(variant));
+    const jit::BuildOutcome build = builder_.build(trial_runner_.request_for(variant));
     check_interrupt();
     judgement.log = trim(build.artifact ? build.artifact->log : build.log);
     if (std::string same = code_twin(variant, build); !same.empty()) {
@@ -145,7 +145,7 @@ void SourceJudge::judge_variant(const Variant& variant, Judgement& judgement) {
       outcome.reason = std::move(same);
       outcome.artifact = build.artifact;
     } else {
-      outcome = laboratory_.judge(variant, build, judgement.trial.seed);
+      outcome = trial_runner_.judge(variant, build, judgement.trial.seed);
     }
   }
   if (outcome.artifact) judgement.resources = outcome.artifact->resources;
@@ -191,11 +191,11 @@ void SourceJudge::judge_and_store(const Variant& variant, store::TrialRecord rec
   if (judgement.trial.ok()) {
     profile::Evidence evidence;
     evidence.us = judgement.trial.trial_us;
-    evidence.plan = variant.plan(laboratory_.workload(), device_);
-    evidence.floor = laboratory_.floor(static_cast<int>(evidence.plan.threads));
+    evidence.plan = variant.plan(trial_runner_.workload(), device_);
+    evidence.floor = trial_runner_.floor(static_cast<int>(evidence.plan.threads));
     evidence.resources = judgement.resources;
     evidence.device = device_;
-    evidence.bytes = laboratory_.workload().bytes();
+    evidence.bytes = trial_runner_.workload().bytes();
     judgement.trial.diagnosis =
         record::to_json(profile::diagnose(evidence, variant_knobs(*variant.family)), std::nullopt);
   }

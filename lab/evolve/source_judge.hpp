@@ -9,7 +9,7 @@
 
 #include "jit/build.hpp"
 #include "store/store.hpp"
-#include "trial/laboratory.hpp"
+#include "trial/trial_runner.hpp"
 #include "variant/family.hpp"
 
 namespace heed::evolve {
@@ -27,7 +27,7 @@ class SourceJudge {
   /// Builds, verifies and measures the base, the default of the parent's family. Trials go to a run of their own, which
   /// later judges of the same workload, family, device and sources go on with, so that none judges what another has.
   /// @param parent what edits are applied to: knobs of a family; its edits, if any, are taken off
-  /// @throws Error as trial::Laboratory does where there is no base
+  /// @throws Error as trial::TrialRunner does where there is no base
   SourceJudge(store::Store& store, jit::Builder& builder, const DeviceFacts& device, const Workload& workload,
               const Variant& parent, const trial::Options& options);
   ~SourceJudge();
@@ -44,7 +44,7 @@ class SourceJudge {
 
   /// Judged so far, by this process and those before it.
   [[nodiscard]] const std::vector<store::TrialRecord>& trials() const { return trials_; }
-  [[nodiscard]] const trial::Built& base() const { return laboratory_.base(); }
+  [[nodiscard]] const trial::Built& base() const { return trial_runner_.base(); }
   [[nodiscard]] double base_us() const { return base_us_; }
   [[nodiscard]] double self_spread() const { return self_spread_; }
   [[nodiscard]] std::int64_t run() const { return run_; }
@@ -56,14 +56,14 @@ class SourceJudge {
   void judge_variant(const Variant& variant, Judgement& judgement);
   void judge_and_store(const Variant& variant, store::TrialRecord record, Judgement& judgement);
   /// Why it is the same as an earlier trial by its knobs and tokens; empty where it is none.
-  [[nodiscard]] std::string token_twin(const store::TrialRecord& record) const;
+  [[nodiscard]] std::string token_duplicate(const store::TrialRecord& record) const;
   [[nodiscard]] std::string code_twin(const Variant& variant, const jit::BuildOutcome& build) const;
 
   store::Store& store_;
   jit::Builder& builder_;
   DeviceFacts device_;
   Variant parent_;
-  trial::Laboratory laboratory_;
+  trial::TrialRunner trial_runner_;
   std::vector<store::TrialRecord> trials_;
   std::int64_t run_ = 0;
   double base_us_ = 0;

@@ -42,7 +42,7 @@ Station::Station(const RunContext& run, DeviceOfRun device, trial::Built base, s
                  std::function<void(const std::string&)> say)
     : device_(std::move(device)),
       messages_(std::make_unique<Messages>(std::move(say))),
-      context_(run.store, run.builder, run.device, run.options, run.laboratory.options(), run.tensors, *messages_),
+      context_(run.store, run.builder, run.device, run.options, run.trial_runner.options(), run.tensors, *messages_),
       base_(std::move(base)),
       self_spread_(self_spread) {
   context_.run = run.run;
@@ -63,14 +63,14 @@ std::shared_ptr<void> Station::bind_thread() {
 
 PreparedDevice Station::prepare() {
   const Turns::Turn turn(context_.turns);
-  trial::Laboratory& laboratory = context_.laboratory;
-  laboratory.set_base(base_);
+  trial::TrialRunner& trial_runner = context_.trial_runner;
+  trial_runner.set_base(base_);
   PreparedDevice about;
   about.base = {{"name", device_.name}, {"lost", nullptr}};
   if (self_spread_) {
     context_.self_spread = *self_spread_;
   } else {
-    const trial::Laboratory::SelfComparison& self = laboratory.base_against_itself();
+    const trial::TrialRunner::SelfComparison& self = trial_runner.base_against_itself();
     context_.self_spread = self.spread;
     about.base["us"] = self.pair.base_median_us;
     about.base["self_ratio"] = record::to_json(self.pair.ratio);
@@ -107,7 +107,7 @@ store::TrialRecord Station::judge(Job& job) {
 // for what is not their fault.
 void Station::expect_to_live(const store::TrialRecord& trial) {
   if (!may_be_the_device(trial)) return;
-  const verify::GateReport report = context_.laboratory.verify(base_, fresh_seed());
+  const verify::GateReport report = context_.trial_runner.verify(base_, fresh_seed());
   if (!report.passed())
     throw Error(ErrorCode::no_device,
                 fmt::format("after a trial that ended as {} ({}) the base does not pass there any more: {}",
@@ -127,7 +127,7 @@ void Station::take_news() {
 }
 
 trial::Phases Station::phases() const {
-  trial::Phases all = context_.laboratory.phases();
+  trial::Phases all = context_.trial_runner.phases();
   all += context_.draft_phases;
   return all;
 }

@@ -1,4 +1,4 @@
-/// A device of several: its laboratories, and what it knows of the run.
+/// A device of several: its trial runners, and what it knows of the run.
 #pragma once
 
 #include <functional>
@@ -20,7 +20,7 @@ namespace heed::evolve {
 /// one thing at a time (RunContext::turns). On a CPU it is one, and everything is built before anything is timed.
 class Station final : public DeviceJudge {
  public:
-  /// @param run of the whole: what it was asked for, the options of its laboratory, and the trials there are by now
+  /// @param run of the whole: what it was asked for, the options of its trial runner, and the trials there are by now
   /// @param base of the run, built
   /// @param self_spread of the base on this device, where the run has recorded it
   /// @param say told, from any thread, what happens here

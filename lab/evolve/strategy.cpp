@@ -57,7 +57,7 @@ class Proposer {
       for (int draft = 0; draft < kDraftsARound; ++draft) {
         std::optional<Proposal> proposal;
         if (options_.kind != StrategyKind::single && random.chance(kLendShare))
-          proposal = lent(leader, leaders[random.below(leaders.size())], random);
+          proposal = donated(leader, leaders[random.below(leaders.size())], random);
         if (!proposal) proposal = changed(leader, random);
         if (!proposal) break;
         variation_.take(*proposal);
@@ -77,7 +77,7 @@ class Proposer {
   }
 
   // The leader with half of the knobs in which another one of its island differs.
-  std::optional<Proposal> lent(const Proposal& leader, const Proposal& other, Random& random) const {
+  std::optional<Proposal> donated(const Proposal& leader, const Proposal& other, Random& random) const {
     if (leader.space != other.space || leader.island != other.island || leader.config == other.config)
       return std::nullopt;
     for (int attempt = 0; attempt < kAttempts; ++attempt) {

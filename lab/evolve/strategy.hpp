@@ -2,7 +2,7 @@
 ///
 /// Populations after EvoEngineer (arXiv 2510.03760): a single best solution, elite preservation, or islands. Proposals
 /// are a pure function of the seed, the generation and the trials of earlier generations, so that a resumed run makes
-/// the same ones; those of later rounds (refine) also of what looks at the drafts before them read.
+/// the same ones; those of later rounds (refine) also of what screenings of the drafts before them read.
 #pragma once
 
 #include <cstdint>
@@ -97,7 +97,7 @@ Config with_held(const Space& space, Config config);
 /// The proposals of one generation: for each of options.population trials options.drafts of them, but kDraftsARound at
 /// most, one after the other, fewer only when the space holds no more. None equals an earlier trial, a draft of one, or
 /// another of the same generation. Defaults and what is known from elsewhere have a trial to themselves: they are worth
-/// one whatever a look at them says. A search of several spaces begins with the default of each, and tries that of the
+/// one whatever its screening says. A search of several spaces begins with the default of each, and tries that of the
 /// first made for its workload alone (Knob::known) with the first generation, or next to it; behind the defaults comes
 /// what earlier runs found (Space::found). Elites compete whatever their space, so that the better one gets the trials.
 /// Those that share out the work as the best does leave some places to the best others that are nearly as fast: another

@@ -40,7 +40,7 @@ void measure_until_settled(RunContext& run, trial::Outcome& judged, const trial:
   const Again again = [&]() -> std::optional<measure::PairResult> {
     check_interrupt();
     if (run.trials_that_fit() == 0) return std::nullopt;
-    trial::Outcome more = run.laboratory.measure_again(built, judged.seed, pair);
+    trial::Outcome more = run.trial_runner.measure_again(built, judged.seed, pair);
     judged.measure_ms += more.measure_ms;
     judged.after = more.after;
     if (more.ok()) return std::move(more.pair);
@@ -62,14 +62,14 @@ store::TrialRecord run_trial(RunContext& run, int number, int generation, const 
   record.parents = proposal.parents;
 
   trial::Outcome judged;
-  if (const store::TrialRecord* twin = twin_of(run, variant, outcome)) {
+  if (const store::TrialRecord* duplicate = duplicate_of(run, variant, outcome)) {
     judged.verdict = Verdict::duplicate;
-    judged.reason = as_twin_of(*twin);
+    judged.reason = as_duplicate_of(*duplicate);
     judged.artifact = outcome.artifact;
   } else {
-    measure::PairOptions pair = run.as_sharp_as_useful(run.laboratory.options().pair);
+    measure::PairOptions pair = run.as_sharp_as_useful(run.trial_runner.options().pair);
     pair.hopeless_below = kHopelessBelow;
-    judged = run.laboratory.judge(variant, outcome, record.seed, pair);
+    judged = run.trial_runner.judge(variant, outcome, record.seed, pair);
     if (judged.ok()) measure_until_settled(run, judged, {variant, *judged.artifact}, proposal.island, pair);
   }
   record_outcome(judged, record);
@@ -127,29 +127,29 @@ void record_outcome(const trial::Outcome& judged, store::TrialRecord& record) {
   record.measure_ms = judged.measure_ms;
 }
 
-std::string as_twin_of(const store::TrialRecord& twin) {
-  return fmt::format("the same machine code and launch as trial {}", twin.number);
+std::string as_duplicate_of(const store::TrialRecord& duplicate) {
+  return fmt::format("the same machine code and launch as trial {}", duplicate.number);
 }
 
-const store::TrialRecord* twin_of(const RunContext& run, const Variant& variant, const jit::BuildOutcome& build) {
-  return build.artifact ? twin_of(run, variant, build.artifact->machine_code) : nullptr;
+const store::TrialRecord* duplicate_of(const RunContext& run, const Variant& variant, const jit::BuildOutcome& build) {
+  return build.artifact ? duplicate_of(run, variant, build.artifact->machine_code) : nullptr;
 }
 
-const store::TrialRecord* twin_of(const RunContext& run, const Variant& variant, std::string_view machine_code) {
+const store::TrialRecord* duplicate_of(const RunContext& run, const Variant& variant, std::string_view machine_code) {
   if (machine_code.empty()) return nullptr;
   const LaunchPlan plan = variant.plan(run.options.workload, run.device);
-  const store::TrialRecord* twin = nullptr;
+  const store::TrialRecord* duplicate = nullptr;
   for (const store::TrialRecord& earlier : run.trials)
     if (earlier.machine_code == machine_code && earlier.verdict != Verdict::duplicate &&
         run.variant_of(earlier).plan(run.options.workload, run.device) == plan)
-      twin = &earlier;
-  return twin;
+      duplicate = &earlier;
+  return duplicate;
 }
 
 void start_build(const RunContext& run, Draft& draft) {
   if (draft.is_started) return;
   draft.is_started = true;
-  draft.build = run.builder.start(run.laboratory.request_for(run.variant_of(draft.proposal)));
+  draft.build = run.builder.start(run.trial_runner.request_for(run.variant_of(draft.proposal)));
 }
 
 void wait_for_build(RunContext& run, Draft& draft) {
@@ -168,10 +168,10 @@ void wait_for_build(RunContext& run, Draft& draft) {
 store::TrialRecord run_best_of(RunContext& run, int number, int generation, Place& place) {
   for (Draft& one : place.drafts) {
     wait_for_build(run, one);
-    // Trials of this generation came after the looks.
-    if (!one.looks.empty())
-      if (const store::TrialRecord* twin = twin_of(run, run.variant_of(one.proposal), one.outcome))
-        one.give_up(as_twin_of(*twin));
+    // Trials of this generation came after the screening.
+    if (!one.screenings.empty())
+      if (const store::TrialRecord* duplicate = duplicate_of(run, run.variant_of(one.proposal), one.outcome))
+        one.give_up(as_duplicate_of(*duplicate));
   }
   const Draft& best = place.best();
   store::TrialRecord record = run_trial(run, number, generation, best.proposal, best.outcome);
@@ -184,7 +184,7 @@ store::TrialRecord run_best_of(RunContext& run, int number, int generation, Plac
                                .ratio = one.pair.ratio.value,
                                .certain = one.certain(),
                                .us = one.pair.trial_median_us,
-                               .looks = static_cast<int>(one.looks.size()),
+                               .screenings = static_cast<int>(one.screenings.size()),
                                .reason = one.reason});
   return record;
 }

@@ -1,4 +1,4 @@
-/// One trial of a run: from a proposal to a record, with its twin and its measurements.
+/// One trial of a run: from a proposal to a record, with its duplicate and its measurements.
 #pragma once
 
 #include <cstdint>
@@ -7,17 +7,17 @@
 
 #include "evolve/draft.hpp"
 #include "evolve/run_context.hpp"
-#include "trial/laboratory.hpp"
+#include "trial/trial_runner.hpp"
 
 namespace heed::evolve {
 
 /// An earlier trial that is the same program launched in the same way; null where there is none.
-[[nodiscard]] const store::TrialRecord* twin_of(const RunContext& run, const Variant& variant,
-                                                const jit::BuildOutcome& build);
-[[nodiscard]] const store::TrialRecord* twin_of(const RunContext& run, const Variant& variant,
-                                                std::string_view machine_code);
+[[nodiscard]] const store::TrialRecord* duplicate_of(const RunContext& run, const Variant& variant,
+                                                     const jit::BuildOutcome& build);
+[[nodiscard]] const store::TrialRecord* duplicate_of(const RunContext& run, const Variant& variant,
+                                                     std::string_view machine_code);
 /// "the same machine code and launch as trial 7"
-[[nodiscard]] std::string as_twin_of(const store::TrialRecord& twin);
+[[nodiscard]] std::string as_duplicate_of(const store::TrialRecord& duplicate);
 
 /// The record of a trial that begins: what it is, and nothing yet of what became of it.
 store::TrialRecord new_trial(std::int64_t run, int number, int generation, const Variant& variant,

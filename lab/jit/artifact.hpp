@@ -41,7 +41,7 @@ struct Artifact {
   std::filesystem::path path;
   Resources resources;
   std::string machine_code;  ///< digest of the code: equal means the same program
-  std::string breach;        ///< why the binary breaks the kernel contract; empty when it keeps to it
+  std::string violation;     ///< why the binary breaks the kernel contract; empty when it keeps to it
   std::string audit;         ///< what was read to say so, e.g. "PTX and machine code"
   std::string log;
   double build_ms = 0;

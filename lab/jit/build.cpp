@@ -35,7 +35,7 @@ nlohmann::json to_json(const Artifact& artifact, const std::string& digest) {
   const Resources& r = artifact.resources;
   return {{"digest", digest},
           {"machine_code", artifact.machine_code},
-          {"breach", artifact.breach},
+          {"violation", artifact.violation},
           {"audit", artifact.audit},
           {"log", artifact.log},
           {"build_ms", artifact.build_ms},
@@ -50,7 +50,7 @@ nlohmann::json to_json(const Artifact& artifact, const std::string& digest) {
 Artifact from_json(const nlohmann::json& json) {
   Artifact artifact;
   artifact.machine_code = json.at("machine_code").get<std::string>();
-  artifact.breach = json.at("breach").get<std::string>();
+  artifact.violation = json.at("violation").get<std::string>();
   artifact.audit = json.at("audit").get<std::string>();
   artifact.log = json.at("log").get<std::string>();
   artifact.build_ms = json.at("build_ms").get<double>();
@@ -60,13 +60,13 @@ Artifact from_json(const nlohmann::json& json) {
   return artifact;
 }
 
-// Digest, sizes and breaches of a shared object of the host.
+// Digest, sizes and violations of a shared object of the host.
 void audit_shared_object(const BuildRequest& request, std::string_view bytes, Artifact& artifact) {
   const SharedObject object = parse_shared_object(bytes);
   artifact.audit = "shared object";
   artifact.resources.code_bytes = code_bytes(object);
   artifact.machine_code = machine_code_digest(object);
-  if (artifact.breach.empty()) artifact.breach = contract_breach_of_shared_object(object, request.entry);
+  if (artifact.violation.empty()) artifact.violation = contract_violation_in_shared_object(object, request.entry);
 }
 
 // The same of a cubin, whatever its PTX showed.
@@ -75,13 +75,13 @@ void audit_cubin(const BuildRequest& request, std::string_view bytes, Artifact& 
   artifact.resources = parse_ptxas_report(artifact.log);
   artifact.resources.code_bytes = code_bytes(elf);
   artifact.machine_code = machine_code_digest(elf);
-  if (artifact.breach.empty()) artifact.breach = contract_breach_of_cubin(elf, request.entry);
+  if (artifact.violation.empty()) artifact.violation = contract_violation_in_cubin(elf, request.entry);
   const MachineCodeAudit code = audit_machine_code(
       elf, request.arch,
       {.supports_pdl = request.supports_pdl, .semaphores = request.semaphores, .entry = request.entry});
   artifact.audit =
       code.decoded ? "PTX and machine code" : fmt::format("PTX; machine code of {} not decoded", request.arch);
-  if (artifact.breach.empty()) artifact.breach = code.breach;
+  if (artifact.violation.empty()) artifact.violation = code.violation;
 }
 
 // And of PTX.
@@ -322,7 +322,7 @@ BuildOutcome Builder::run(const BuildRequest& request, bool fresh) {
   artifact.build_ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
   artifact.log = result.log;
   const std::string bytes = read_file(output, ErrorCode::cache);
-  artifact.breach = result.breach;
+  artifact.violation = result.violation;
   if (request.device == DeviceKind::cpu)
     audit_shared_object(request, bytes, artifact);
   else if (compile::is_virtual_arch(request.arch))

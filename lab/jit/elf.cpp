@@ -75,7 +75,7 @@ std::string machine_code_digest(const ElfFile& file) {
   for (const ElfSection& section : file.sections) {
     const bool code = (section.flags & SHF_EXECINSTR) != 0 || starts_with_any(section.name, {".text"});
     // A cubin's bank 4 has room for the address of each module-scope variable, NVRTC makes one of every constant of a
-    // namespace, and the contract lets no code name any (contract_breach_of_ptx): what it holds, nothing loads.
+    // namespace, and the contract lets no code name any (contract_violation_in_ptx): what it holds, nothing loads.
     const bool addresses = starts_with_any(section.name, {".nv.constant4"});
     const bool constants = starts_with_any(section.name, {".rodata", ".nv.constant"}) && !addresses;
     if (code || constants) digester.add(section.name).add(section.data);
@@ -90,7 +90,7 @@ std::int64_t code_bytes(const ElfFile& file) {
   return bytes;
 }
 
-std::string contract_breach_of_cubin(const ElfFile& file, std::string_view entry) {
+std::string contract_violation_in_cubin(const ElfFile& file, std::string_view entry) {
   for (const std::string& name : file.undefined)
     if (name.find(".nv.") != 0 && name != "__nv_reservedSMEM_offset_0_alias")
       return fmt::format("it calls {}, which is outside the kernel contract", name);

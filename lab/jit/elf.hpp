@@ -35,6 +35,6 @@ std::int64_t code_bytes(const ElfFile& file);
 
 /// Why a cubin breaks the kernel contract; empty when it keeps to it: nothing left to link. What else it must not do is
 /// read off its PTX.
-std::string contract_breach_of_cubin(const ElfFile& file, std::string_view entry);
+std::string contract_violation_in_cubin(const ElfFile& file, std::string_view entry);
 
 }  // namespace heed::jit

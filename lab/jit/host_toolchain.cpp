@@ -15,9 +15,9 @@ namespace {
 // -O3 unrolls the register tiles (at -O2 the same kernel runs at 40% of the speed). No -ffast-math: it would fold away
 // the rounding trick of exp2 and break the -inf that masks rely on.
 //
-// What comes out has nothing for a loader to do (contract_breach_of_shared_object): -fPIE and -Bsymbolic address every
-// symbol from the code itself, with no table of addresses to fill in; segments share no page; the entry is the only
-// name left, so that equal programs are equal files.
+// What comes out has nothing for a loader to do (contract_violation_in_shared_object): -fPIE and -Bsymbolic address
+// every symbol from the code itself, with no table of addresses to fill in; segments share no page; the entry is the
+// only name left, so that equal programs are equal files.
 const std::vector<std::string> kOptions = {"-std=c++20",
                                            "-O3",
                                            "-fno-math-errno",
@@ -87,7 +87,7 @@ class HostToolchain final : public Toolchain {
     return {.ok = run.ok(),
             .timed_out = run.timed_out,
             .log = std::move(log),
-            .breach = {},
+            .violation = {},
             .killed = was_killed_from_outside(run)};
   }
 

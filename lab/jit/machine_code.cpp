@@ -107,7 +107,7 @@ bool reads_constants(const Instruction& i) {
   return (i.form() == 3 || i.form() == 5) && i.operation() != kBar;
 }
 
-std::string breach_of_constant(const Instruction& i, const Layout& layout, unsigned parameters) {
+std::string violation_of_constant(const Instruction& i, const Layout& layout, unsigned parameters) {
   const bool indexed = i.operation() == kUldcIndexed || (i.operation() == kLdc && i.address_register() != 0xff);
   if (i.bank() == 4) return "it keeps state between launches in device memory of its own";
   if (i.bank() != 0 && i.bank() != 2) return "it reads constant memory of its own";
@@ -122,7 +122,7 @@ std::string breach_of_constant(const Instruction& i, const Layout& layout, unsig
   return {};
 }
 
-std::string breach_of(const Instruction& i, const Layout& layout, unsigned parameters, const PtxRules& rules) {
+std::string violation_of(const Instruction& i, const Layout& layout, unsigned parameters, const PtxRules& rules) {
   const unsigned operation = i.operation();
   if (reads_special_register(operation) && !is_allowed_register(i.special_register()))
     return fmt::format("it looks at {}", name_of_register(i.special_register()));
@@ -137,7 +137,7 @@ std::string breach_of(const Instruction& i, const Layout& layout, unsigned param
   if (operation == kCall && i.form() == 1) return "it calls a function by its address";
   if ((operation == kTex && i.form() == 7) || (operation == kSuld && i.form() == 7))
     return "it reads a texture or a surface";
-  if (reads_constants(i)) return breach_of_constant(i, layout, parameters);
+  if (reads_constants(i)) return violation_of_constant(i, layout, parameters);
   return {};
 }
 
@@ -157,8 +157,8 @@ MachineCodeAudit audit_machine_code(const ElfFile& cubin, std::string_view arch,
     for (std::size_t at = 0; at < section.data.size(); at += sizeof(Instruction)) {
       Instruction instruction;
       std::memcpy(&instruction, section.data.data() + at, sizeof instruction);
-      if (const std::string breach = breach_of(instruction, *layout, parameters, rules); !breach.empty())
-        return {true, fmt::format("{} (machine code at 0x{:x})", breach, at)};
+      if (const std::string violation = violation_of(instruction, *layout, parameters, rules); !violation.empty())
+        return {true, fmt::format("{} (machine code at 0x{:x})", violation, at)};
     }
   }
   return {true, {}};

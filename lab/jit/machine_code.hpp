@@ -10,8 +10,8 @@
 namespace heed::jit {
 
 struct MachineCodeAudit {
-  bool decoded = false;  ///< false: of an architecture whose encoding is not known here
-  std::string breach;    ///< of the kernel contract; empty when nothing was found
+  bool decoded = false;   ///< false: of an architecture whose encoding is not known here
+  std::string violation;  ///< of the kernel contract; empty when nothing was found
 };
 
 /// Looks through the code of a cubin for sm_80 to sm_90a: clocks and other special registers, module-scope memory and

@@ -50,14 +50,14 @@ class NvrtcToolchain final : public Toolchain {
     confinement.environment.push_back("CUDA_CACHE_DISABLE=1");
     const ProcessResult run = run_process({self, "nvrtc"}, order.dump(), limit_s, confinement);
     if (run.timed_out)
-      return {.ok = false, .timed_out = true, .log = "the build did not end in time", .breach = {}, .killed = false};
+      return {.ok = false, .timed_out = true, .log = "the build did not end in time", .violation = {}, .killed = false};
     const auto answer = nlohmann::json::parse(run.output, nullptr, /*allow_exceptions=*/false);
     if (!run.ok() || !answer.is_object()) {
       const std::string limit = limit_met(run);
       return {.ok = false,
               .timed_out = false,
               .log = fmt::format("the build process failed: {}", limit.empty() ? trim(run.output) : limit),
-              .breach = {},
+              .violation = {},
               .killed = was_killed_from_outside(run)};
     }
     const bool ok = answer.value("ok", false);
@@ -65,7 +65,7 @@ class NvrtcToolchain final : public Toolchain {
     return {.ok = ok,
             .timed_out = false,
             .log = without_foreign_files(answer.value("log", std::string()), {}),
-            .breach = answer.value("breach", std::string()),
+            .violation = answer.value("violation", std::string()),
             .killed = false};
   }
 
@@ -100,15 +100,15 @@ int run_nvrtc_child() {
     for (const auto& [path, content] : order.at("headers").items())
       source.headers.emplace_back(path, content.get<std::string>());
     const compile::GpuBinary binary = compile::compile_gpu(source);
-    std::string breach;
+    std::string violation;
     if (binary.ok) {
       const std::string entry = order.at("entry").get<std::string>();
-      breach = contract_breach_of_ptx(binary.ptx, {.supports_pdl = order.at("supports_pdl").get<bool>(),
-                                                   .semaphores = order.at("semaphores").get<bool>(),
-                                                   .entry = entry});
+      violation = contract_violation_in_ptx(binary.ptx, {.supports_pdl = order.at("supports_pdl").get<bool>(),
+                                                         .semaphores = order.at("semaphores").get<bool>(),
+                                                         .entry = entry});
       write_file_atomically(order.at("output").get<std::string>(), binary.image, ErrorCode::cache);
     }
-    answer = {{"ok", binary.ok}, {"log", binary.log}, {"breach", breach}};
+    answer = {{"ok", binary.ok}, {"log", binary.log}, {"violation", violation}};
   } catch (const std::exception& failure) {
     answer = {{"ok", false}, {"log", failure.what()}};
   }

@@ -177,7 +177,7 @@ class Audit {
 
 }  // namespace
 
-std::string contract_breach_of_ptx(std::string_view ptx, const PtxRules& rules) {
+std::string contract_violation_in_ptx(std::string_view ptx, const PtxRules& rules) {
   try {
     const PtxModule module = parse_ptx(ptx);
     Audit(module, rules).run();

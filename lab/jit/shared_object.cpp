@@ -27,7 +27,7 @@ constexpr std::array kHarmlessTags = {DT_HASH,   DT_GNU_HASH, DT_STRTAB, DT_SYMT
                                       DT_SONAME, DT_SYMBOLIC, DT_FLAGS,  DT_FLAGS_1, DT_DEBUG, DT_VERSYM};
 
 // Tags with a sentence of their own; any other that is not harmless is refused by its number.
-std::string breach_of_tag(std::int64_t tag) {
+std::string violation_of_tag(std::int64_t tag) {
   switch (tag) {
     case DT_NEEDED:
       return "it asks for a library";
@@ -88,18 +88,18 @@ class ObjectReader {
     for (const Elf64_Phdr& h : headers) take(h);
     check_overlaps();
     // What the dynamic section asks for says more than the writable memory that comes with it.
-    const std::string of_segments = std::exchange(object_.breach, {});
+    const std::string of_segments = std::exchange(object_.violation, {});
     if (dynamic_.size() == 1)
       read_dynamic();
     else
-      breach("it has no dynamic section, or several");
-    breach(of_segments);
+      violation("it has no dynamic section, or several");
+    violation(of_segments);
     return std::move(object_);
   }
 
  private:
-  void breach(std::string what) {
-    if (object_.breach.empty()) object_.breach = std::move(what);
+  void violation(std::string what) {
+    if (object_.violation.empty()) object_.violation = std::move(what);
   }
 
   void take(const Elf64_Phdr& h) {
@@ -107,7 +107,7 @@ class ObjectReader {
       case PT_LOAD:
         return take_load(h);
       case PT_GNU_STACK:
-        if ((h.p_flags & PF_X) != 0) breach("it asks for an executable stack");
+        if ((h.p_flags & PF_X) != 0) violation("it asks for an executable stack");
         return;
       case PT_NULL:
       case PT_DYNAMIC:
@@ -118,11 +118,11 @@ class ObjectReader {
       case 0x6474e553:  // PT_GNU_PROPERTY
         return;
       case PT_TLS:
-        return breach("it has thread-local memory, which would keep state between launches");
+        return violation("it has thread-local memory, which would keep state between launches");
       case PT_INTERP:
-        return breach("it asks for a loader of its own");
+        return violation("it asks for a loader of its own");
       default:
-        return breach(
+        return violation(
             fmt::format("it has a segment that is outside the kernel contract (program header type {:#x})", h.p_type));
     }
   }
@@ -136,8 +136,8 @@ class ObjectReader {
     // A linker keeps the dynamic section in a writable segment, whatever it holds. It is mapped read-only here, and
     // nothing else may lie there.
     if ((h.p_flags & PF_W) != 0 && !is_dynamic_section_alone(h))
-      breach(fmt::format("it keeps state between launches ({} bytes of writable memory of its own)", h.p_memsz));
-    if ((h.p_flags & PF_W) != 0 && (h.p_flags & PF_X) != 0) breach("it has code that can be written to");
+      violation(fmt::format("it keeps state between launches ({} bytes of writable memory of its own)", h.p_memsz));
+    if ((h.p_flags & PF_W) != 0 && (h.p_flags & PF_X) != 0) violation("it has code that can be written to");
     object_.segments.push_back(
         {h.p_vaddr, h.p_memsz, bytes_.substr(h.p_offset, h.p_filesz), (h.p_flags & (PF_X | PF_W)) == PF_X});
     object_.span = std::max(object_.span, h.p_vaddr + h.p_memsz);
@@ -164,7 +164,7 @@ class ObjectReader {
     std::sort(all.begin(), all.end(), [](const auto& a, const auto& b) { return a.address < b.address; });
     for (std::size_t i = 1; i < all.size(); ++i)
       if ((all[i - 1].address + all[i - 1].bytes + kPage - 1) / kPage > all[i].address / kPage)
-        breach("two of its segments share a page");
+        violation("two of its segments share a page");
   }
 
   // What is mapped at an address, to the end of its segment's content.
@@ -183,16 +183,16 @@ class ObjectReader {
       const auto entry = read_at<Elf64_Dyn>(all, i);
       if (entry.d_tag == DT_NULL) break;
       if (of_tags.empty() && std::find(kHarmlessTags.begin(), kHarmlessTags.end(), entry.d_tag) == kHarmlessTags.end())
-        of_tags = breach_of_tag(entry.d_tag);
-      if (entry.d_tag == DT_FLAGS && (entry.d_un.d_val & DF_TEXTREL) != 0) of_tags = breach_of_tag(DT_TEXTREL);
+        of_tags = violation_of_tag(entry.d_tag);
+      if (entry.d_tag == DT_FLAGS && (entry.d_un.d_val & DF_TEXTREL) != 0) of_tags = violation_of_tag(DT_TEXTREL);
       if (entry.d_tag == DT_FLAGS && (entry.d_un.d_val & DF_STATIC_TLS) != 0)
-        return breach("it has thread-local memory, which would keep state between launches");
+        return violation("it has thread-local memory, which would keep state between launches");
       if (entry.d_tag == DT_HASH) hash = entry.d_un.d_ptr;
       if (entry.d_tag == DT_STRTAB) strings = entry.d_un.d_ptr;
       if (entry.d_tag == DT_STRSZ) string_bytes = entry.d_un.d_val;
       if (entry.d_tag == DT_SYMTAB) symbols = entry.d_un.d_ptr;
     }
-    if (!hash || !strings || !symbols || !string_bytes) return breach("it has no table of its symbols");
+    if (!hash || !strings || !symbols || !string_bytes) return violation("it has no table of its symbols");
     const std::string_view names = at(*strings).substr(0, *string_bytes);
     const std::string_view table = at(*symbols);
     const auto count = read_at<std::uint32_t>(at(*hash), sizeof(std::uint32_t));  // nchain: one for each symbol
@@ -202,14 +202,14 @@ class ObjectReader {
       if (end == std::string_view::npos) malformed_elf("a name lies outside its string table");
       const std::string name(names.substr(symbol.st_name, end - symbol.st_name));
       const unsigned type = ELF64_ST_TYPE(symbol.st_info);
-      if (type == STT_GNU_IFUNC) return breach("it has functions that run while it is loaded (IFUNC)");
-      if (type == STT_TLS) return breach("it has thread-local memory, which would keep state between launches");
+      if (type == STT_GNU_IFUNC) return violation("it has functions that run while it is loaded (IFUNC)");
+      if (type == STT_TLS) return violation("it has thread-local memory, which would keep state between launches");
       if (symbol.st_shndx == SHN_UNDEF)
-        return breach(fmt::format("it calls {}, which is outside the kernel contract", name));
+        return violation(fmt::format("it calls {}, which is outside the kernel contract", name));
       if (type == STT_FUNC && ELF64_ST_BIND(symbol.st_info) != STB_LOCAL)
         object_.functions.emplace_back(name, symbol.st_value);
     }
-    breach(of_tags);
+    violation(of_tags);
   }
 
   static constexpr std::uint64_t kReservedBytes = 32;  // .got and .got.plt without an entry
@@ -231,8 +231,8 @@ SharedObject parse_shared_object(std::string_view bytes) {
   return ObjectReader(bytes).read();
 }
 
-std::string contract_breach_of_shared_object(const SharedObject& object, std::string_view entry) {
-  if (!object.breach.empty()) return object.breach;
+std::string contract_violation_in_shared_object(const SharedObject& object, std::string_view entry) {
+  if (!object.violation.empty()) return object.violation;
   const std::optional<std::uint64_t> address = object.find(entry);
   if (!address) return fmt::format("it has no function {}", entry);
   for (const LoadSegment& s : object.segments)

@@ -22,7 +22,7 @@ struct LoadSegment {
 struct SharedObject {
   std::vector<LoadSegment> segments;  ///< by address, no two on one page
   std::uint64_t span = 0;             ///< bytes from address 0 to the end of the last segment
-  std::string breach;                 ///< why the object breaks the kernel contract; empty when it keeps to it
+  std::string violation;              ///< why the object breaks the kernel contract; empty when it keeps to it
   std::vector<std::pair<std::string, std::uint64_t>> functions;  ///< global functions it offers and their addresses
 
   [[nodiscard]] std::optional<std::uint64_t> find(std::string_view function) const;
@@ -30,13 +30,13 @@ struct SharedObject {
 
 /// Reads and audits. An object that keeps to the contract brings code and constants, nothing else: no relocation, no
 /// symbol of others, no library, no code that runs when it is loaded, no thread-local and no writable memory.
-/// Everything not known to be harmless is a breach.
+/// Everything not known to be harmless is a violation.
 /// @param bytes must outlive the result. @throws Error(cache) when they are no well-formed 64-bit little-endian ELF
 /// shared object
 SharedObject parse_shared_object(std::string_view bytes);
 
 /// Why a CPU candidate's shared object breaks the kernel contract; empty when it keeps to it.
-std::string contract_breach_of_shared_object(const SharedObject& object, std::string_view entry);
+std::string contract_violation_in_shared_object(const SharedObject& object, std::string_view entry);
 
 /// Digest over everything that is mapped, and how: two variants with equal digests are the same program.
 std::string machine_code_digest(const SharedObject& object);

@@ -27,8 +27,8 @@ class Toolchain {
     bool ok = false;
     bool timed_out = false;
     std::string log;
-    std::string breach;   ///< of the kernel contract, where only the compiler's output shows it
-    bool killed = false;  ///< by a signal from outside, as where memory runs out: no fault of the source
+    std::string violation;  ///< of the kernel contract, where only the compiler's output shows it
+    bool killed = false;    ///< by a signal from outside, as where memory runs out: no fault of the source
   };
   virtual Result compile(const BuildRequest& request, const std::filesystem::path& output, double limit_s) const = 0;
 
@@ -62,7 +62,7 @@ std::string_view nvrtc_caveat(int major, int minor);
 /// Why a kernel's PTX breaks the contract; empty when it keeps to it: one kernel, made of known instructions, no memory
 /// of its own that code refers to, no call, no look at a clock, nothing that outlives the launch. (NVRTC also emits
 /// constexpr variables as global memory, but no instruction names those.)
-std::string contract_breach_of_ptx(std::string_view ptx, const PtxRules& rules = {});
+std::string contract_violation_in_ptx(std::string_view ptx, const PtxRules& rules = {});
 
 /// Numbers out of ptxas -v.
 Resources parse_ptxas_report(const std::string& log);

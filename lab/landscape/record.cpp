@@ -51,7 +51,7 @@ std::vector<std::size_t> places_of(const Landscape& l, const Family& family) {
   return places;
 }
 
-void look_at(Point& point, trial::Laboratory& laboratory, const Variant& variant, const jit::BuildOutcome& build,
+void look_at(Point& point, trial::TrialRunner& trial_runner, const Variant& variant, const jit::BuildOutcome& build,
              bool verify) {
   if (!build.artifact) {
     point.invalidity = build.timed_out ? "timeout" : "compile";
@@ -60,7 +60,7 @@ void look_at(Point& point, trial::Laboratory& laboratory, const Variant& variant
   }
   point.build_ms = build.artifact->build_ms;
   if (verify) {
-    const verify::GateReport report = laboratory.verify({variant, *build.artifact}, fresh_seed());
+    const verify::GateReport report = trial_runner.verify({variant, *build.artifact}, fresh_seed());
     if (!report.passed()) {
       point.invalidity = report.verdict == Verdict::timed_out ? "timeout" : "correctness";
       point.reason = report.reason;
@@ -70,7 +70,7 @@ void look_at(Point& point, trial::Laboratory& laboratory, const Variant& variant
   evolve::Draft draft;
   do {
     check_interrupt();
-    draft.take(laboratory.look(variant, build));
+    draft.take(trial_runner.screen(variant, build));
   } while (draft.reason.empty() && !draft.is_settled());
   if (!draft.reason.empty()) {
     point.invalidity = "runtime";
@@ -82,14 +82,14 @@ void look_at(Point& point, trial::Laboratory& laboratory, const Variant& variant
   point.ratio = draft.pair.ratio.value;
   point.low = draft.pair.ratio.low;
   point.high = draft.pair.ratio.high;
-  for (const measure::PairResult& one : draft.looks) point.readings_us.push_back(one.trial_median_us);
+  for (const measure::PairResult& one : draft.screenings) point.readings_us.push_back(one.trial_median_us);
   profile::Evidence evidence;
   evidence.us = point.us;
-  evidence.plan = variant.plan(laboratory.workload(), laboratory.device());
-  evidence.floor = laboratory.floor(static_cast<int>(evidence.plan.threads));
+  evidence.plan = variant.plan(trial_runner.workload(), trial_runner.device());
+  evidence.floor = trial_runner.floor(static_cast<int>(evidence.plan.threads));
   evidence.resources = build.artifact->resources;
-  evidence.device = laboratory.device();
-  evidence.bytes = laboratory.workload().bytes();
+  evidence.device = trial_runner.device();
+  evidence.bytes = trial_runner.workload().bytes();
   point.bound = profile::diagnose(evidence, variant_knobs(*variant.family)).bound;
 }
 
@@ -150,10 +150,10 @@ std::vector<Config> legal_points(const Landscape& l, const Workload& workload, c
   }
 }
 
-void record(Landscape& l, trial::Laboratory& laboratory, jit::Builder& builder, bool verify,
+void record(Landscape& l, trial::TrialRunner& trial_runner, jit::Builder& builder, bool verify,
             const std::function<void(std::size_t, std::size_t)>& on_batch) {
-  const Workload& workload = laboratory.workload();
-  const DeviceFacts& device = laboratory.device();
+  const Workload& workload = trial_runner.workload();
+  const DeviceFacts& device = trial_runner.device();
   const std::vector<Config> all = legal_points(l, workload, device);
   std::vector<Config> left;
   for (const Config& config : all)
@@ -162,7 +162,7 @@ void record(Landscape& l, trial::Laboratory& laboratory, jit::Builder& builder, 
   std::vector<std::future<jit::BuildOutcome>> builds;
   const auto start = [&](std::size_t from) {
     for (std::size_t i = from; i < std::min(left.size(), from + batch); ++i)
-      builds.push_back(builder.start(laboratory.request_for(variant_at(l, left[i], workload, device))));
+      builds.push_back(builder.start(trial_runner.request_for(variant_at(l, left[i], workload, device))));
   };
   start(0);
   for (std::size_t from = 0; from < left.size(); from += batch) {
@@ -173,7 +173,7 @@ void record(Landscape& l, trial::Laboratory& laboratory, jit::Builder& builder, 
       for (std::size_t i = from; i < end; ++i) builds[i].wait();
     for (std::size_t i = from; i < end; ++i) {
       check_interrupt();
-      look_at(l.points[left[i]], laboratory, variant_at(l, left[i], workload, device), builds[i].get(), verify);
+      look_at(l.points[left[i]], trial_runner, variant_at(l, left[i], workload, device), builds[i].get(), verify);
     }
     on_batch(l.points.size(), all.size());
     if (device.kind == DeviceKind::cpu) start(end);

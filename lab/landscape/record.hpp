@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "landscape/landscape.hpp"
-#include "trial/laboratory.hpp"
+#include "trial/trial_runner.hpp"
 
 namespace heed::landscape {
 
@@ -25,7 +25,7 @@ std::vector<Config> legal_points(const Landscape& landscape, const Workload& wor
 /// Measures what the landscape lacks, a batch of builds after the other: each point is looked at beside the default
 /// until its readings agree, as drafts of a search are; with `verify` it passes the gate first.
 /// @param on_batch called with what is measured by then, for files and progress; may throw
-void record(Landscape& landscape, trial::Laboratory& laboratory, jit::Builder& builder, bool verify,
+void record(Landscape& landscape, trial::TrialRunner& trial_runner, jit::Builder& builder, bool verify,
             const std::function<void(std::size_t done, std::size_t all)>& on_batch);
 
 }  // namespace heed::landscape

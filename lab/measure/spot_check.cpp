@@ -144,7 +144,7 @@ const verify::Reference& SpotCheck::reference(int set, int writer) {
 
 verify::Comparison SpotCheck::check(worker::Worker& worker, Image& image) {
   verify::Comparison result;
-  if (image.stopped.trespassed) {
+  if (image.stopped.wrote_out_of_bounds) {
     result.finding = Finding::wrote_outside;
     result.text = "it wrote outside its outputs, to device memory that is part of no tensor";
     return result;
@@ -170,9 +170,9 @@ verify::Comparison SpotCheck::check(worker::Worker& worker, Image& image) {
     if (result.finding == Finding::none) {
       const bool known = by >= 0 || (by == kEarlier && replays_ > 0);
       if (!known) {  // under way, or of the lead alone, which may be of fewer launches than a replay
-        const verify::Scene::Trespass trespass = sets_.scene(set).trespass(after);
-        result.finding = trespass.finding;
-        result.text = trespass.text;
+        const verify::Scene::ForbiddenWrite forbidden_write = sets_.scene(set).forbidden_write(after);
+        result.finding = forbidden_write.finding;
+        result.text = forbidden_write.text;
       } else {
         const verify::Reference none;
         result = verify::compare(sets_.scene(set), after, with_rows ? reference(set, by) : none, false);

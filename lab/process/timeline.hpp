@@ -11,7 +11,7 @@ namespace heed {
 /// A range of the calling thread, from here to the end of the scope, in the domain "heed". Ranges of a thread nest.
 class TimelineRange {
  public:
-  /// @param name what is done: "build", "gate", "look", "measure", "model"  @param of to what, as the tool shows it
+  /// @param name what is done: "build", "gate", "screen", "measure", "model"  @param of to what, as the tool shows it
   explicit TimelineRange(const char* name, const std::string& of = {});
   ~TimelineRange();
   TimelineRange(const TimelineRange&) = delete;

@@ -9,8 +9,8 @@
 
 #include "profile/diagnosis.hpp"
 #include "record/time_shares.hpp"
-#include "trial/laboratory.hpp"
 #include "trial/noise.hpp"
+#include "trial/trial_runner.hpp"
 
 namespace heed::record {
 
@@ -24,7 +24,7 @@ std::string_view to_string(Ending ending);
 struct RunBase {
   std::string variant;   ///< its id
   std::string describe;  ///< family:knob=value,...
-  trial::Laboratory::SelfComparison self;
+  trial::TrialRunner::SelfComparison self;
   trial::Noise noise;
   jit::Resources resources;
   measure::Floor floor;

@@ -249,8 +249,8 @@ std::string lineage_chart(const Trials& trials, int champion) {
     if (t.parents.size() < 2) continue;
     const store::TrialRecord* other = trial_of(trials, t.parents[1]);
     if (other == nullptr) continue;
-    svg.line(kBoxWidth + 4, top + kBoxHeight / 2, kSideLeft, top + kBoxHeight / 2, "edge lent");
-    svg.rectangle(kSideLeft, top + 6, kSideWidth, kBoxHeight - 12, "node lent-node", tooltip_of(*other));
+    svg.line(kBoxWidth + 4, top + kBoxHeight / 2, kSideLeft, top + kBoxHeight / 2, "edge donated");
+    svg.rectangle(kSideLeft, top + 6, kSideWidth, kBoxHeight - 12, "node donated-node", tooltip_of(*other));
     svg.text(kSideLeft + 12, top + 26, fmt::format("with knobs of trial {}", other->number), "strong");
     svg.text(kSideLeft + kSideWidth - 10, top + 26,
              passed(*other) ? fmt::format("{:.3f}", other->ratio) : std::string(to_string(other->verdict)), "strong",

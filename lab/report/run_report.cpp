@@ -50,7 +50,7 @@ std::string seconds_line(const json& time) {
       "of "
       "{:.1f} s)\n",
       join(parts, ", "), phase("measure"), checks_s > 0 ? fmt::format(" (spot checks {:.1f} s)", checks_s) : "",
-      phase("gate"), phase("look"), number(builds, "waited_s"), static_cast<int>(number(builds, "made")),
+      phase("gate"), phase("screen"), number(builds, "waited_s"), static_cast<int>(number(builds, "made")),
       number(builds, "made_s"));
 }
 
@@ -62,10 +62,10 @@ std::string time_line(const json& result) {
   if (text_of(time, "of") != "gpu")
     return seconds_line(time) +
            fmt::format("time      measuring {}, gating {}, looking {}, waiting for builds and models {}\n",
-                       percent("measure"), percent("gate"), percent("look"), percent("waiting"));
+                       percent("measure"), percent("gate"), percent("screen"), percent("waiting"));
   return fmt::format(
       "{}GPU time  measuring {}, gating {}, looking {}, idle {} ({} of all time waiting for builds and models)\n{}",
-      seconds_line(time), percent("measure"), percent("gate"), percent("look"), percent("idle"), percent("waiting"),
+      seconds_line(time), percent("measure"), percent("gate"), percent("screen"), percent("idle"), percent("waiting"),
       text_of(time, "no_records").empty()
           ? ""
           : fmt::format("          no activity records: {}\n", text_of(time, "no_records")));
@@ -158,7 +158,7 @@ std::string result_text(const store::RunRecord& run) {
 }
 
 std::vector<const store::TrialRecord*> lineage(const std::vector<store::TrialRecord>& trials, int number) {
-  // The first parent is the one a trial was changed from; a crossover's second parent only lent knobs.
+  // The first parent is the one a trial was changed from; a crossover's second parent only donated knobs.
   std::vector<const store::TrialRecord*> chain;
   const store::TrialRecord* trial = trial_of(trials, number);
   while (trial != nullptr && chain.size() <= trials.size()) {

@@ -44,7 +44,7 @@ svg .plain{fill:var(--soft);font-size:14px}svg .strong{font-weight:600;font-size
 .stroked{stroke-width:2;fill:none}.box{fill:var(--box)}.bar{fill:var(--s0)}.bar-champion{fill:var(--accent)}
 .bar-ok{fill:var(--good)}.bar-refused{fill:var(--bad)}
 .node{fill:var(--raised);stroke:var(--rule);stroke-width:1}.champion-node{stroke:var(--accent);stroke-width:2.5}
-.lent-node{stroke-dasharray:4 3}.edge{stroke:var(--soft);stroke-width:1.5}.lent{stroke-dasharray:4 3}.arrow{fill:var(--soft)}
+.donated-node{stroke-dasharray:4 3}.edge{stroke:var(--soft);stroke-width:1.5}.donated{stroke-dasharray:4 3}.arrow{fill:var(--soft)}
 .dot{fill-opacity:.6}
 .series-0{fill:var(--s0);stroke:var(--s0)}.series-1{fill:var(--s1);stroke:var(--s1)}.series-2{fill:var(--s2);stroke:var(--s2)}
 .series-3{fill:var(--s3);stroke:var(--s3)}.series-4{fill:var(--s4);stroke:var(--s4)}.series-5{fill:var(--s5);stroke:var(--s5)}

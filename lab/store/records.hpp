@@ -50,10 +50,10 @@ struct DraftRecord {
   std::string edits = {};      ///< the digest of its edited sources; empty where they are as carried
   std::string operation = {};  ///< as a trial's
   std::string why = {};
-  double ratio = 0;    ///< base time / draft time, of all looks; 0 where it could not be timed
+  double ratio = 0;    ///< base time / draft time, of all screenings; 0 where it could not be timed
   double certain = 0;  ///< what drafts are ranked by (evolve::Draft::certain)
   double us = 0;
-  int looks = 0;
+  int screenings = 0;
   std::string reason = {};  ///< why it could not be timed
   bool operator==(const DraftRecord&) const = default;
 };

@@ -70,7 +70,7 @@ class Row {
                           .ratio = one.at("ratio").get<double>(),
                           .certain = one.at("certain").get<double>(),
                           .us = one.at("us").get<double>(),
-                          .looks = one.at("looks").get<int>(),
+                          .screenings = one.at("screenings").get<int>(),
                           .reason = one.at("reason").get<std::string>()});
     } catch (const nlohmann::json::exception&) {
       fail(column, "is no list of drafts");
@@ -128,7 +128,7 @@ std::string_view to_string(RunState state) {
 nlohmann::json to_json(const DraftRecord& draft) {
   return {{"config", draft.config},   {"edits", draft.edits},           {"operation", draft.operation},
           {"why", draft.why},         {"ratio", storable(draft.ratio)}, {"certain", storable(draft.certain)},
-          {"us", storable(draft.us)}, {"looks", draft.looks},           {"reason", draft.reason}};
+          {"us", storable(draft.us)}, {"screenings", draft.screenings}, {"reason", draft.reason}};
 }
 
 std::string drafts_text(const std::vector<DraftRecord>& drafts) {

@@ -6,7 +6,7 @@
 
 #include "base/check.hpp"
 #include "base/random.hpp"
-#include "trial/laboratory.hpp"
+#include "trial/trial_runner.hpp"
 
 namespace heed::trial {
 namespace {
@@ -20,12 +20,12 @@ constexpr const char* kEmptyKernel =
 
 }  // namespace
 
-double Laboratory::time_alone(const Built& built, measure::TimedSets& sets, worker::Follow follow, Absolute* eager) {
+double TrialRunner::time_alone(const Built& built, measure::TimedSets& sets, worker::Follow follow, Absolute* eager) {
   return undisturbed([&] { return time_alone_once(built, sets, follow, eager); });
 }
 
-double Laboratory::time_alone_once(const Built& built, measure::TimedSets& sets, worker::Follow follow,
-                                   Absolute* eager) {
+double TrialRunner::time_alone_once(const Built& built, measure::TimedSets& sets, worker::Follow follow,
+                                    Absolute* eager) {
   const Phase phase(clock_, &Phases::measure, describe(built.variant));
   const LaunchPlan plan = plan_of(built.variant);
   const bool gpu = device_.kind == DeviceKind::cuda;
@@ -60,20 +60,20 @@ double Laboratory::time_alone_once(const Built& built, measure::TimedSets& sets,
   return measure::median(readings);
 }
 
-double Laboratory::measure_dependent(const Built& built) {
+double TrialRunner::measure_dependent(const Built& built) {
   const LaunchPlan plan = plan_of(built.variant);
   if (!plan.supports_pdl || device_.kind != DeviceKind::cuda) return 0;
   ensure_sets(LaunchMemory::of(plan));
   return time_alone(built, *sets_, worker::Follow::dependent);
 }
 
-double Laboratory::measure_large(const Built& built) {
+double TrialRunner::measure_large(const Built& built) {
   measure::TimedSets large(workload_, measure::plan_timing(workload_, device_, measure::Caches::warm),
                            LaunchMemory::of(plan_of(built.variant)), fresh_seed(), verify::InputClass::large_logits);
   return time_alone(built, large, worker::Follow::in_stream);
 }
 
-Absolute Laboratory::measure_absolute(const Built& built) {
+Absolute TrialRunner::measure_absolute(const Built& built) {
   Absolute result;
   const LaunchMemory memory = LaunchMemory::of(plan_of(built.variant));
   ensure_sets(memory);
@@ -85,7 +85,7 @@ Absolute Laboratory::measure_absolute(const Built& built) {
   return result;
 }
 
-measure::Block Laboratory::standalone_block(const Built& built) {
+measure::Block TrialRunner::standalone_block(const Built& built) {
   ensure_sets(LaunchMemory::of(plan_of(built.variant)));
   // Sets of its own: they keep account of what K in one worker is multiplied by.
   const auto sets = std::make_shared<measure::TimedSets>(workload_, sets_->plan(), sets_->memory(), fresh_seed());
@@ -113,11 +113,11 @@ measure::Block Laboratory::standalone_block(const Built& built) {
   };
 }
 
-double Laboratory::peak_flops() const {
+double TrialRunner::peak_flops() const {
   return measure::peak_of(device_, workload_, device_.processors).flops;
 }
 
-double Laboratory::measure_launch_floor() {
+double TrialRunner::measure_launch_floor() {
   if (device_.kind == DeviceKind::cpu) return 0;
   const Phase phase(clock_, &Phases::measure, "an empty kernel");
   const jit::BuildOutcome built = builder_.build({.device = device_.kind,
@@ -151,7 +151,7 @@ double Laboratory::measure_launch_floor() {
   return *std::min_element(us.begin(), us.end());
 }
 
-measure::Floor Laboratory::floor(int threads) {
+measure::Floor TrialRunner::floor(int threads) {
   if (!launch_us_) launch_us_ = measure_launch_floor();
   const int processors =
       device_.kind == DeviceKind::cpu ? std::clamp(threads, 1, device_.processors) : device_.processors;

@@ -26,22 +26,22 @@ FalseAlarms count_false_alarms(const DeviceFacts& device, jit::Builder& builder,
   const auto begin = std::chrono::steady_clock::now();
   FalseAlarms result;
   result.workload = parse_workload(device.kind == DeviceKind::cuda ? kGpuShape : kCpuShape);
-  Laboratory laboratory(result.workload, device, builder, nullptr, options);
+  TrialRunner trial_runner(result.workload, device, builder, nullptr, options);
   const Family& family = default_family(device.kind);
   const Variant variant = make_variant(family, family.default_config(result.workload, device), result.workload);
-  const Built built = laboratory.build(variant);
+  const Built built = trial_runner.build(variant);
   result.variant = variant.id();
   result.config = describe(variant);
   result.machine_code = built.artifact.machine_code;
-  laboratory.set_base(built);
-  const Laboratory::SelfComparison& self = laboratory.base_against_itself();
+  trial_runner.set_base(built);
+  const TrialRunner::SelfComparison& self = trial_runner.base_against_itself();
   result.spread = self.spread;
   result.us = self.pair.base_median_us;
 
   measure::PairOptions pair = options.final_pair;
   pair.limit_s *= kLimitShare;
   pair.target_uncertainty = std::max(pair.target_uncertainty, result.spread / 4);  // as in a run
-  result.ratios = laboratory.compare_base_with_itself(comparisons, pair, on_each);
+  result.ratios = trial_runner.compare_base_with_itself(comparisons, pair, on_each);
   result.faster = static_cast<int>(std::count_if(result.ratios.begin(), result.ratios.end(), [&](const auto& ratio) {
     return measure::is_faster(ratio, result.spread);
   }));

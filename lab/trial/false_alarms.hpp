@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "trial/laboratory.hpp"
+#include "trial/trial_runner.hpp"
 
 namespace heed::trial {
 

@@ -8,15 +8,15 @@
 
 #include "base/check.hpp"
 #include "base/text.hpp"
-#include "trial/laboratory.hpp"
+#include "trial/trial_runner.hpp"
 
 namespace heed::trial {
 namespace {
 
-constexpr double kLookWarmUpShare = 0.1;  // of a measurement's, where one look follows the other
-constexpr int kLookQuads = 2;             // eight blocks; four of what is hopeless
-constexpr int kAttempts = 6;              // at work whose worker something outside has killed
-constexpr double kCpuFloorShare = 0.85;   // the measured peak is itself uncertain on a shared machine
+constexpr double kScreeningWarmUpShare = 0.1;  // of a measurement's, where one screening follows the other
+constexpr int kScreeningQuads = 2;             // eight blocks; four of what is hopeless
+constexpr int kAttempts = 6;                   // at work whose worker something outside has killed
+constexpr double kCpuFloorShare = 0.85;        // the measured peak is itself uncertain on a shared machine
 
 double milliseconds_since(std::chrono::steady_clock::time_point begin) {
   return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count();
@@ -25,7 +25,8 @@ double milliseconds_since(std::chrono::steady_clock::time_point begin) {
 }  // namespace
 
 // Everything after the gate. Fills verdict, finding and reason when something is wrong; lets WorkerFailure through.
-void Laboratory::measure_and_check(const Built& trial, const measure::PairOptions& pair, bool fresh, Outcome& outcome) {
+void TrialRunner::measure_and_check(const Built& trial, const measure::PairOptions& pair, bool fresh,
+                                    Outcome& outcome) {
   const Blocks warm = warm_blocks(trial, fresh, warm_up_ms());
   const double cooled_ms = device_.kind == DeviceKind::cuda ? warm_up_ms() : 0;
   measure::SpotChecks checks(*sets_, *worker_, {kBaseSlot, kTrialSlot}, 4 * pair.least_quads, cooled_ms,
@@ -41,7 +42,7 @@ void Laboratory::measure_and_check(const Built& trial, const measure::PairOption
     const bool of_base = failure->slot == kBaseSlot;
     if (of_base) check_base_alone(comparison);
     outcome.verdict = Verdict::cheating;  // it passed the gate: right when watched, wrong when timed
-    outcome.finding = is_trespass(comparison.finding) ? comparison.finding : Finding::timed_output;
+    outcome.finding = is_forbidden_write(comparison.finding) ? comparison.finding : Finding::timed_output;
     outcome.reason = of_base ? fmt::format("the base is right by itself, and beside this not: {}", comparison.text)
                              : comparison.text;
     return;
@@ -55,8 +56,8 @@ void Laboratory::measure_and_check(const Built& trial, const measure::PairOption
   }
 }
 
-Outcome Laboratory::judge(const Variant& variant, const jit::BuildOutcome& build, std::uint64_t seed,
-                          const measure::PairOptions& pair, bool fresh) {
+Outcome TrialRunner::judge(const Variant& variant, const jit::BuildOutcome& build, std::uint64_t seed,
+                           const measure::PairOptions& pair, bool fresh) {
   int attempt = 0;
   return undisturbed(
       [&] {
@@ -66,8 +67,8 @@ Outcome Laboratory::judge(const Variant& variant, const jit::BuildOutcome& build
       kAttempts);
 }
 
-Outcome Laboratory::judge_once(const Variant& variant, const jit::BuildOutcome& build, std::uint64_t seed,
-                               const measure::PairOptions& pair, bool fresh, bool is_last) {
+Outcome TrialRunner::judge_once(const Variant& variant, const jit::BuildOutcome& build, std::uint64_t seed,
+                                const measure::PairOptions& pair, bool fresh, bool is_last) {
   HEED_CHECK(base_.has_value());
   Outcome outcome;
   outcome.seed = seed;
@@ -77,10 +78,10 @@ Outcome Laboratory::judge_once(const Variant& variant, const jit::BuildOutcome& 
     return outcome;
   }
   outcome.artifact = build.artifact;
-  if (!build.artifact->breach.empty()) {
+  if (!build.artifact->violation.empty()) {
     outcome.verdict = Verdict::cheating;
     outcome.finding = Finding::breaks_contract;
-    outcome.reason = build.artifact->breach;
+    outcome.reason = build.artifact->violation;
     outcome.check = "admission";
     return outcome;
   }
@@ -126,7 +127,7 @@ Outcome Laboratory::judge_once(const Variant& variant, const jit::BuildOutcome& 
   return outcome;
 }
 
-Outcome Laboratory::measure_again(const Built& trial, std::uint64_t seed, const measure::PairOptions& pair) {
+Outcome TrialRunner::measure_again(const Built& trial, std::uint64_t seed, const measure::PairOptions& pair) {
   int attempt = 0;
   return undisturbed(
       [&] {
@@ -136,8 +137,8 @@ Outcome Laboratory::measure_again(const Built& trial, std::uint64_t seed, const 
       kAttempts);
 }
 
-Outcome Laboratory::measure_again_once(const Built& trial, std::uint64_t seed, const measure::PairOptions& pair,
-                                       bool is_last) {
+Outcome TrialRunner::measure_again_once(const Built& trial, std::uint64_t seed, const measure::PairOptions& pair,
+                                        bool is_last) {
   HEED_CHECK(base_.has_value());
   const Phase phase(clock_, &Phases::measure, describe(trial.variant));
   Outcome outcome;
@@ -163,41 +164,42 @@ Outcome Laboratory::measure_again_once(const Built& trial, std::uint64_t seed, c
   return outcome;
 }
 
-Look Laboratory::look(const Variant& variant, const jit::BuildOutcome& build, const LookOptions& options) {
+Screening TrialRunner::screen(const Variant& variant, const jit::BuildOutcome& build, const ScreeningOptions& options) {
   HEED_CHECK(base_.has_value());
-  const Phase phase(clock_, &Phases::look, describe(variant));
-  const double rested_ms = looked_at_ ? milliseconds_since(*looked_at_) : std::numeric_limits<double>::infinity();
-  const double warm_ms = std::clamp(rested_ms, kLookWarmUpShare * warm_up_ms(), warm_up_ms());
-  Look look;
+  const Phase phase(clock_, &Phases::screen, describe(variant));
+  const double rested_ms = screened_at_ ? milliseconds_since(*screened_at_) : std::numeric_limits<double>::infinity();
+  const double warm_ms = std::clamp(rested_ms, kScreeningWarmUpShare * warm_up_ms(), warm_up_ms());
+  Screening screening;
   if (!build.artifact) {
-    look.reason = "it did not build";
-    return look;
+    screening.reason = "it did not build";
+    return screening;
   }
-  if (!build.artifact->breach.empty()) {
-    look.reason = build.artifact->breach;
-    return look;
+  if (!build.artifact->violation.empty()) {
+    screening.reason = build.artifact->violation;
+    return screening;
   }
   try {
     measure::PairOptions pair = options_.pair;
-    pair.least_quads = options.hopeless_below > 0 ? 1 : kLookQuads;
-    pair.most_quads = kLookQuads;
+    pair.least_quads = options.hopeless_below > 0 ? 1 : kScreeningQuads;
+    pair.most_quads = kScreeningQuads;
     pair.target_uncertainty = -1;  // of one quad that is 0
     pair.hopeless_below = options.hopeless_below;
-    look.pair = undisturbed(
+    screening.pair = undisturbed(
         [&] {
           const Blocks blocks = warm_blocks({variant, *build.artifact}, /*fresh=*/false, warm_ms, options.most_replays);
           return measure::measure_pair(blocks.base, blocks.trial, pair);
         },
         kAttempts);
-    if (!std::isfinite(look.pair.ratio.value) || look.pair.ratio.value <= 0) look = {{}, "its times are no numbers"};
+    if (!std::isfinite(screening.pair.ratio.value) || screening.pair.ratio.value <= 0)
+      screening = {{}, "its times are no numbers"};
   } catch (const worker::WorkerFailure& failure) {
-    look.reason = failure.what();
+    screening.reason = failure.what();
   } catch (const measure::ForgedTime& forged) {
-    look.reason = forged.what();
+    screening.reason = forged.what();
   }
-  if (!look.reason.empty() || device_.kind == DeviceKind::cpu) drop_worker();
-  looked_at_ = std::chrono::steady_clock::now();
-  return look;
+  if (!screening.reason.empty() || device_.kind == DeviceKind::cpu) drop_worker();
+  screened_at_ = std::chrono::steady_clock::now();
+  return screening;
 }
 
 }  // namespace heed::trial

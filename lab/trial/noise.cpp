@@ -16,7 +16,7 @@ constexpr double kStolen = 0.02;
 
 }  // namespace
 
-Noise noise_of(const Laboratory::SelfComparison& self) {
+Noise noise_of(const TrialRunner::SelfComparison& self) {
   Noise noise;
   noise.self_spread = self.spread;
   noise.block_spread = measure::spread(self.pair.base_us);

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "process/machine_load.hpp"
-#include "trial/laboratory.hpp"
+#include "trial/trial_runner.hpp"
 
 namespace heed::trial {
 
@@ -15,7 +15,7 @@ struct Noise {
 };
 
 /// Watches the machine for a moment and takes the rest from the base against itself.
-Noise noise_of(const Laboratory::SelfComparison& self);
+Noise noise_of(const TrialRunner::SelfComparison& self);
 
 /// Whether gains that a search finds would drown in it (kTooNoisy).
 [[nodiscard]] bool is_too_noisy(const Noise& noise);

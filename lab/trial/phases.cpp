@@ -6,7 +6,7 @@ namespace heed::trial {
 namespace {
 
 const char* name_of(PhaseTimes Phases::*which) {
-  return which == &Phases::gate ? "gate" : which == &Phases::look ? "look" : "measure";
+  return which == &Phases::gate ? "gate" : which == &Phases::screen ? "screen" : "measure";
 }
 
 }  // namespace
@@ -20,7 +20,7 @@ PhaseTimes& PhaseTimes::operator+=(const PhaseTimes& other) {
 
 Phases& Phases::operator+=(const Phases& other) {
   gate += other.gate;
-  look += other.look;
+  screen += other.screen;
   measure += other.measure;
   spot_checks_s += other.spot_checks_s;
   return *this;
@@ -28,7 +28,7 @@ Phases& Phases::operator+=(const Phases& other) {
 
 Shares shares_of(const Phases& phases, double seconds, bool of_gpu) {
   Shares shares;
-  const double all = phases.gate.wall_s + phases.look.wall_s + phases.measure.wall_s;
+  const double all = phases.gate.wall_s + phases.screen.wall_s + phases.measure.wall_s;
   const double whole = std::max(seconds, all);  // two clocks may differ by a moment
   if (whole <= 0) return {.idle = 1, .waiting = 1};
   // A worker's own clock is no larger than what passed here meanwhile, whatever it says.
@@ -36,9 +36,9 @@ Shares shares_of(const Phases& phases, double seconds, bool of_gpu) {
     return (of_gpu ? std::clamp(one.busy_s, 0.0, one.wall_s) : one.wall_s) / whole;
   };
   shares.gate = share(phases.gate);
-  shares.look = share(phases.look);
+  shares.screen = share(phases.screen);
   shares.measure = share(phases.measure);
-  shares.idle = std::max(0.0, 1 - shares.gate - shares.look - shares.measure);
+  shares.idle = std::max(0.0, 1 - shares.gate - shares.screen - shares.measure);
   shares.waiting = std::min(shares.idle, (whole - all) / whole);
   return shares;
 }

@@ -1,4 +1,4 @@
-/// What the time of a run went to: the gate, looks at drafts, measurements, and in between nothing on the device.
+/// What the time of a run went to: the gate, screening of drafts, measurements, and in between nothing on the device.
 #pragma once
 
 #include <chrono>
@@ -19,7 +19,7 @@ struct PhaseTimes {
 
 struct Phases {
   PhaseTimes gate;
-  PhaseTimes look;
+  PhaseTimes screen;
   PhaseTimes measure;
   double spot_checks_s = 0;  ///< of the wall clock of `measure`, what spot checks took
   Phases& operator+=(const Phases& other);
@@ -28,7 +28,7 @@ struct Phases {
 /// Parts of a run's time, which add up to 1 with `idle`.
 struct Shares {
   double gate = 0;
-  double look = 0;
+  double screen = 0;
   double measure = 0;
   double idle = 0;     ///< nothing ran on the GPU: the host compared outputs, or waited. On a CPU, outside all phases
   double waiting = 0;  ///< the part of `idle` outside all phases: builds, models, the store
@@ -38,7 +38,7 @@ struct Shares {
 /// @param of_gpu of the time of a GPU; else of the wall clock of the phases
 Shares shares_of(const Phases& phases, double seconds, bool of_gpu);
 
-/// Adds up the phases of a laboratory, whose work is one thing after the other.
+/// Adds up the phases of a trial runner, whose work is one thing after the other.
 struct PhaseClock {
   Phases times;
   std::shared_ptr<worker::BusyTime> busy = std::make_shared<worker::BusyTime>();  ///< of all its workers

@@ -84,17 +84,17 @@ std::vector<OtherRow> other_rows(const Family& family, const RuleWorkload& at, c
   return others;
 }
 
-void check_rules(Laboratory& laboratory, jit::Builder& builder, const Family& family, const RuleWorkload& at,
+void check_rules(TrialRunner& trial_runner, jit::Builder& builder, const Family& family, const RuleWorkload& at,
                  const std::function<void(RuleReading)>& on_each) {
-  const std::vector<OtherRow> others = other_rows(family, at, laboratory.device());
+  const std::vector<OtherRow> others = other_rows(family, at, trial_runner.device());
   std::vector<std::future<jit::BuildOutcome>> builds;
-  for (const OtherRow& other : others) builds.push_back(builder.start(laboratory.request_for(other.variant)));
-  const Variant standard = make_variant(family, family.default_config(at.workload, laboratory.device()), at.workload);
-  laboratory.set_base(laboratory.build(standard));
+  for (const OtherRow& other : others) builds.push_back(builder.start(trial_runner.request_for(other.variant)));
+  const Variant standard = make_variant(family, family.default_config(at.workload, trial_runner.device()), at.workload);
+  trial_runner.set_base(trial_runner.build(standard));
   // On a CPU compilers would disturb what is measured.
-  if (laboratory.device().kind == DeviceKind::cpu)
+  if (trial_runner.device().kind == DeviceKind::cpu)
     for (const auto& build : builds) build.wait();
-  const Laboratory::SelfComparison self = laboratory.base_against_itself();
+  const TrialRunner::SelfComparison self = trial_runner.base_against_itself();
   for (std::size_t i = 0; i < others.size(); ++i) {
     check_interrupt();
     const OtherRow& other = others[i];
@@ -103,7 +103,7 @@ void check_rules(Laboratory& laboratory, jit::Builder& builder, const Family& fa
                         .other = other.other,
                         .workload = at.workload,
                         .variant = describe(other.variant),
-                        .outcome = laboratory.judge(other.variant, builds[i].get(), fresh_seed() >> 1),
+                        .outcome = trial_runner.judge(other.variant, builds[i].get(), fresh_seed() >> 1),
                         .self_spread = self.spread,
                         .base_us = self.pair.base_median_us};
     reading.other_is_faster = reading.outcome.ok() && is_faster(reading.outcome.pair.ratio.low, self.spread);

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "heed/heed.hpp"
-#include "trial/laboratory.hpp"
+#include "trial/trial_runner.hpp"
 #include "variant/family.hpp"
 
 namespace heed::trial {
@@ -48,7 +48,7 @@ std::vector<OtherRow> other_rows(const Family& family, const RuleWorkload& at, c
 
 /// Measures the other rows at one workload. @param on_each told every reading as it is there
 /// @throws Error(internal) where the default does not pass the gate, Error(interrupted)
-void check_rules(Laboratory& laboratory, jit::Builder& builder, const Family& family, const RuleWorkload& at,
+void check_rules(TrialRunner& trial_runner, jit::Builder& builder, const Family& family, const RuleWorkload& at,
                  const std::function<void(RuleReading)>& on_each);
 
 }  // namespace heed::trial

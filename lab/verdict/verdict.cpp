@@ -62,7 +62,7 @@ std::string_view to_string(Verdict verdict) {
 std::string_view to_string(Finding finding) {
   return name_of(finding, kFindings);
 }
-bool is_trespass(Finding finding) {
+bool is_forbidden_write(Finding finding) {
   return finding == Finding::input_modified || finding == Finding::wrote_outside || finding == Finding::left_counters;
 }
 std::optional<Verdict> parse_verdict(std::string_view text) {

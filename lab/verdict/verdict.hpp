@@ -45,7 +45,7 @@ enum class Finding {
 std::string_view to_string(Verdict verdict);
 std::string_view to_string(Finding finding);
 /// Whether a launch changed memory that is not its to change, whatever its outputs are.
-bool is_trespass(Finding finding);
+bool is_forbidden_write(Finding finding);
 /// What to_string wrote; none for any other text.
 std::optional<Verdict> parse_verdict(std::string_view text);
 std::optional<Finding> parse_finding(std::string_view text);

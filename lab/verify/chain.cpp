@@ -88,8 +88,9 @@ Chain::Difference Chain::compare(const std::byte* waited, const std::byte* after
                           n + 1, outputs_.size(), i, value, want)};
     }
   }
-  if (const Scene::Trespass trespass = scene_.trespass(after); trespass.finding != Finding::none)
-    return {trespass.finding, "in a chain of launches " + trespass.text};
+  if (const Scene::ForbiddenWrite forbidden_write = scene_.forbidden_write(after);
+      forbidden_write.finding != Finding::none)
+    return {forbidden_write.finding, "in a chain of launches " + forbidden_write.text};
   for (std::size_t n = 1; n < outputs_.size(); ++n) {
     const std::uint64_t begin = outputs_[n] + scene_.o().bytes;
     const std::uint64_t end = n + 1 < outputs_.size() ? outputs_[n + 1] : image_.size();

@@ -30,7 +30,7 @@ class Chain {
 
   /// What the launches left, against what the same launches left that were waited for.
   struct Difference {
-    Finding finding = Finding::none;  ///< broken_chain, or a trespass
+    Finding finding = Finding::none;  ///< broken_chain, or a forbidden write
     std::string text;                 ///< "launch 3 of 7: O differs at element 17 (nan instead of 0.25)"
   };
   /// @param exact bit for bit; else within what rounding may do to every element

@@ -285,8 +285,9 @@ Reference make_reference(const Workload& w, const HostTensors& tensors, const st
 
 Comparison compare(const Scene& scene, const std::byte* after, const Reference& reference, bool hard_limit) {
   const Workload& w = scene.workload();
-  if (const Scene::Trespass trespass = scene.trespass(after); trespass.finding != Finding::none)
-    return failure(trespass.finding, trespass.text);
+  if (const Scene::ForbiddenWrite forbidden_write = scene.forbidden_write(after);
+      forbidden_write.finding != Finding::none)
+    return failure(forbidden_write.finding, forbidden_write.text);
   Comparison result = reference.finite ? check_every_element(scene, after) : check_shown(scene, after, reference);
   if (result.finding != Finding::none) return result;
   if (reference.finite && scene.lse().bytes > 0)

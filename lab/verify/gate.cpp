@@ -77,7 +77,7 @@ bool Gate::judge(const Comparison& comparison, const Reference& reference, Findi
   else if (!passed || check.error.max_abs > report_.checks.back().error.max_abs)
     report_.checks.back() = std::move(check);
   if (passed || !required) return true;
-  const bool cheating = is_trespass(comparison.finding) || context == Finding::stale_output;
+  const bool cheating = is_forbidden_write(comparison.finding) || context == Finding::stale_output;
   const bool value_error = comparison.finding == Finding::inexact || comparison.finding == Finding::hard_limit ||
                            comparison.finding == Finding::not_finite || comparison.finding == Finding::wrong_lse;
   fail(cheating ? Verdict::cheating : Verdict::wrong,

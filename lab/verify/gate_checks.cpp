@@ -272,7 +272,8 @@ bool Gate::check_chains() {
       const Chain::Difference difference = chain.compare(waited.data(), result(), exact);
       if (difference.finding == Finding::none) continue;
       add_check(false);
-      fail(is_trespass(difference.finding) ? Verdict::cheating : Verdict::wrong, difference.finding, difference.text);
+      fail(is_forbidden_write(difference.finding) ? Verdict::cheating : Verdict::wrong, difference.finding,
+           difference.text);
       return false;
     }
     add_check(true);

@@ -107,11 +107,11 @@ class Scene {
   void keep_outputs_of(const std::byte* image);
 
   /// Whether anything but O, LSE and workspace differs between this image and `after`: semaphores too are zero again.
-  struct Trespass {
+  struct ForbiddenWrite {
     Finding finding = Finding::none;  ///< input_modified, wrote_outside or left_counters
     std::string text;
   };
-  [[nodiscard]] Trespass trespass(const std::byte* after) const;
+  [[nodiscard]] ForbiddenWrite forbidden_write(const std::byte* after) const;
 
  private:
   /// Whether a byte of O's memory belongs to a row, not to the padding.

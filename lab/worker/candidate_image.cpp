@@ -29,8 +29,8 @@ CandidateImage::CandidateImage(const std::string& path, const std::string& entry
     refuse(path, error.what());
   }
   // Audited when it was built; the file may be another by now.
-  if (const std::string breach = jit::contract_breach_of_shared_object(object, entry); !breach.empty())
-    refuse(path, breach);
+  if (const std::string violation = jit::contract_violation_in_shared_object(object, entry); !violation.empty())
+    refuse(path, violation);
   const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
   const auto page_end = [&](std::uint64_t at) { return (at + page - 1) / page * page; };
   bytes_ = page_end(object.span);

@@ -116,7 +116,7 @@ class Child {
                                 request.at("factors").get<std::vector<ChannelFactors>>());
       reply["complete"] = stopped.complete;
       reply["begun"] = stopped.begun;
-      reply["trespassed"] = stopped.trespassed;
+      reply["wrote_out_of_bounds"] = stopped.wrote_out_of_bounds;
       return fetch(request);
     }
     if (op == "time_eager") {

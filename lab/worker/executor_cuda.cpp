@@ -170,7 +170,7 @@ class CudaExecutor final : public Executor {
       throw;
     }
     cuda_.graph_exec_destroy(prefix);
-    return {.complete = launches, .begun = launches, .trespassed = own_memory_was_changed()};
+    return {.complete = launches, .begun = launches, .wrote_out_of_bounds = own_memory_was_changed()};
   }
 
   void warm_up(int slot, double ms) override {

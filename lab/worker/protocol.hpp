@@ -104,7 +104,7 @@ struct Range {
 struct Stopped {
   int complete = 0;
   int begun = 0;
-  bool trespassed = false;  ///< memory of the worker's that is part of no image was written to
+  bool wrote_out_of_bounds = false;  ///< memory of the worker's that is part of no image was written to
 };
 
 void to_json(nlohmann::json& json, const Range& range);

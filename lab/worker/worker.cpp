@@ -278,7 +278,8 @@ Stopped Worker::spot_check(int slot, int replays, int launches, const std::vecto
                                       {"result", result},
                                       {"bytes", bytes}},
                                      limit_s);
-  return {integer<int>(answer.at("complete")), integer<int>(answer.at("begun")), answer.at("trespassed").get<bool>()};
+  return {integer<int>(answer.at("complete")), integer<int>(answer.at("begun")),
+          answer.at("wrote_out_of_bounds").get<bool>()};
 }
 
 void Worker::fetch(const std::vector<Range>& wanted, std::uint64_t result, std::uint64_t bytes, double limit_s) {

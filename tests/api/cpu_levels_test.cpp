@@ -50,7 +50,7 @@ class CpuLevels : public ::testing::Test {
     for (auto& [record, build] : builds) {
       const jit::BuildOutcome outcome = build.get();
       ASSERT_TRUE(outcome.artifact) << outcome.log;
-      ASSERT_EQ(outcome.artifact->breach, "");
+      ASSERT_EQ(outcome.artifact->violation, "");
       built_.emplace_back(record, read_file(outcome.artifact->path, ErrorCode::cache));
     }
   }

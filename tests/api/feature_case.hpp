@@ -34,8 +34,8 @@ class FeatureCase {
 
   /// O and the log-sum-exp against the oracle, and that nothing else was written. Of fp32 tensors.
   void check(double tolerance = 3e-5) const {
-    const verify::Scene::Trespass trespass = scene_->trespass(memory_.data());
-    EXPECT_EQ(trespass.text, "");
+    const verify::Scene::ForbiddenWrite forbidden_write = scene_->forbidden_write(memory_.data());
+    EXPECT_EQ(forbidden_write.text, "");
     std::vector<RowIndex> rows;
     for (const RowIndex& row : all_rows(workload_))
       if (row.row < scene_->rows_of(row.batch)) rows.push_back(row);

@@ -60,7 +60,7 @@ TEST_F(Cli, EvolveShowRunsAndReplay) {
   const auto& time = json["result"]["time"];
   EXPECT_EQ(time["of"], "wall");
   double shares = 0;
-  for (const char* key : {"measure", "gate", "look", "idle"}) {
+  for (const char* key : {"measure", "gate", "screen", "idle"}) {
     EXPECT_GT(time[key].get<double>(), 0) << key;
     shares += time[key].get<double>();
   }

@@ -219,7 +219,7 @@ TEST(Scenes, KeysOfBlocksThatNoListHasArePoisoned) {
   EXPECT_GT(poisoned, 0);
 }
 
-TEST(Scenes, ChangedFeatureInputsAreTrespasses) {
+TEST(Scenes, ChangedFeatureInputsAreForbiddenWrites) {
   const Workload w =
       parse_workload("b4h2l8k40d4:fp32:key_lengths:page=16:sinks:alibi:bias=bool:prefix=9:blocks=64:relative=32/128");
   const Scene scene = scene_of(w);
@@ -235,9 +235,9 @@ TEST(Scenes, ChangedFeatureInputsAreTrespasses) {
     std::vector<std::byte> after = scene.image();
     ASSERT_GT(scene.feature(input).bytes, 0U) << name;
     after[scene.feature(input).offset + 1] ^= std::byte{1};
-    const Scene::Trespass trespass = scene.trespass(after.data());
-    EXPECT_EQ(trespass.finding, Finding::input_modified) << name;
-    EXPECT_NE(trespass.text.find(name), std::string::npos) << trespass.text;
+    const Scene::ForbiddenWrite forbidden_write = scene.forbidden_write(after.data());
+    EXPECT_EQ(forbidden_write.finding, Finding::input_modified) << name;
+    EXPECT_NE(forbidden_write.text.find(name), std::string::npos) << forbidden_write.text;
   }
 }
 

@@ -1,4 +1,4 @@
-// Edited kernels on the emulated GPU as a step of the laboratory: right ones pass, broken ones are refused with a
+// Edited kernels on the emulated GPU as a step of a trial: right ones pass, broken ones are refused with a
 // sentence, and what the emulator cannot run is told apart from both.
 #include "emulator/emulate.hpp"
 

@@ -63,8 +63,9 @@ std::string launch(const Kernel& kernel, const Workload& workload, const LaunchP
     return error.what();
   }
 
-  if (const verify::Scene::Trespass trespass = scene.trespass(base); trespass.finding != Finding::none)
-    return trespass.text;
+  if (const verify::Scene::ForbiddenWrite forbidden_write = scene.forbidden_write(base);
+      forbidden_write.finding != Finding::none)
+    return forbidden_write.text;
   for (const unsigned counter : semaphores)
     if (counter != 0) return "a counter is not back at zero";
   const std::vector<RowIndex> rows = all_rows(workload);

@@ -7,7 +7,7 @@
 namespace heed::evolve {
 namespace {
 
-trial::Look look(double ratio, double disagreement = 0) {
+trial::Screening screening(double ratio, double disagreement = 0) {
   int at = 0;
   const auto block = [&] { return 10 / ratio * (at++ < 2 ? 1 + disagreement : 1); };
   return {measure::measure_pair([] { return 10.0; }, block, {.least_quads = 2, .most_quads = 2}), ""};
@@ -17,27 +17,27 @@ Place place_of(const std::vector<double>& ratios) {
   Place place;
   for (const double ratio : ratios) {
     Draft& draft = place.drafts.emplace_back();
-    if (ratio > 0) draft.take(look(ratio));
+    if (ratio > 0) draft.take(screening(ratio));
   }
   return place;
 }
 
 TEST(Draft, LooksArePutTogether) {
   Draft draft;
-  draft.take(look(1.0));
-  draft.take(look(1.1));
+  draft.take(screening(1.0));
+  draft.take(screening(1.1));
   EXPECT_NEAR(draft.pair.ratio.value, 1.05, 1e-12);
   EXPECT_EQ(draft.pair.ratios.size(), 4U);
-  EXPECT_EQ(draft.looks.size(), 2U);
+  EXPECT_EQ(draft.screenings.size(), 2U);
 }
 
 // Not with what it read before: a variant that died once may be timed, and is none to choose.
 TEST(Draft, OneThatFailedStartsAnew) {
   Draft draft;
-  draft.take(look(1.3));
+  draft.take(screening(1.3));
   draft.take({{}, "it died by signal 11"});
   EXPECT_EQ(draft.certain(), 0);
-  EXPECT_TRUE(draft.looks.empty());
+  EXPECT_TRUE(draft.screenings.empty());
   EXPECT_EQ(draft.reason, "it died by signal 11");
 }
 
@@ -50,7 +50,7 @@ TEST(Draft, TheFastestIsTheBestAndElseTheFirst) {
 // What its few readings disagree by is not certain.
 TEST(Draft, ReadingsThatDisagreeDoNotLead) {
   Place place = place_of({1.1});
-  place.drafts.emplace_back().take(look(1.4, 0.5));
+  place.drafts.emplace_back().take(screening(1.4, 0.5));
   EXPECT_GT(place.drafts[1].pair.ratio.value, 1.1);
   EXPECT_EQ(&place.best(), &place.drafts[0]);
 }
@@ -60,15 +60,15 @@ TEST(Draft, WhoLeadsByLuckFallsBack) {
   Place place = place_of({1.00, 1.02, 1.01});
   EXPECT_EQ(&place.best(), &place.drafts[1]);
   EXPECT_FALSE(place.best().is_settled());
-  place.best().take(look(0.98));  // 1.00 in the mean
+  place.best().take(screening(0.98));  // 1.00 in the mean
   EXPECT_TRUE(place.drafts[1].is_settled());
   EXPECT_EQ(&place.best(), &place.drafts[2]);
   place.best().give_up("the same program as another");
   EXPECT_EQ(&place.best(), &place.drafts[0]);
   Draft disturbed;
-  for (int looks = 1; looks <= kMostMeasurements; ++looks) {
-    disturbed.take(look(1.2, 0.4));
-    EXPECT_EQ(disturbed.is_settled(), looks == kMostMeasurements) << looks;
+  for (int taken = 1; taken <= kMostMeasurements; ++taken) {
+    disturbed.take(screening(1.2, 0.4));
+    EXPECT_EQ(disturbed.is_settled(), taken == kMostMeasurements) << taken;
   }
 }
 

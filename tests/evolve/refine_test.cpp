@@ -130,7 +130,7 @@ TEST(Drafts, LaterRoundsBorrowWithinAnIslandAlone) {
   EXPECT_LE(furthest(StrategyKind::islands), 2);
 }
 
-// A draft that was not chosen is no parent, however fast a look said it was: nobody has verified it.
+// A draft that was not chosen is no parent, however fast its screening said it was: nobody has verified it.
 TEST_P(EveryStrategyDrafts, DraftsAreNoParents) {
   Toy toy;
   StrategyOptions options;

@@ -63,7 +63,7 @@ TEST(Strategy, WaysThatWereTriedWaitForOthersAndAreGivenUpWhereTheyAreSlow) {
   EXPECT_EQ(ways(history), (std::set<Config>{{1, 32}, {2, 16}})) << "the best and what is near, of each other";
 }
 
-// A draft counts as a way that was tried, but no other way is given up for what only a look says.
+// A draft counts as a way that was tried, but no other way is given up for what only a screening says.
 TEST(Strategy, NoWayIsGivenUpForAnUnverifiedReading) {
   Shared shared;
   std::vector<Individual> history = {{0, 0, 0, {2, 16, 1, 1, 1}, true, 1.0},

@@ -46,7 +46,7 @@ inline double best(const std::vector<Individual>& history) {
 }
 
 // A generation as a run makes it: of each place's drafts, of which there are more next to the best of each round, the
-// fastest is the trial. `read` says what a look reads, `measured` what a trial does.
+// fastest is the trial. `read` says what a screening reads, `measured` what a trial does.
 inline void add_generation(std::vector<Individual>& history, const StrategyOptions& options,
                            std::span<const Space> spaces, int generation,
                            const std::function<double(const Proposal&)>& read,

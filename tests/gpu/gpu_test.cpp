@@ -10,7 +10,7 @@
 #include "profile/collect.hpp"
 #include "profile/diagnosis.hpp"
 #include "testing.hpp"
-#include "trial/laboratory.hpp"
+#include "trial/trial_runner.hpp"
 #include "worker/executor.hpp"
 
 namespace heed {
@@ -23,13 +23,13 @@ using Gpu = testing_support::GpuTest;
 TEST_F(Gpu, CaseTablePassesOnEveryFamily) {
   for (const Family* family : families()) {
     if (family->device() != DeviceKind::cuda) continue;
-    std::unique_ptr<trial::Laboratory> laboratory;
+    std::unique_ptr<trial::TrialRunner> trial_runner;
     for (const Workload& workload : case_table()) {
       if (family->refuses(workload, device_)) continue;
-      laboratory = std::make_unique<trial::Laboratory>(workload, device_, *builder_, nullptr, trial::Options{},
-                                                       laboratory.get());
+      trial_runner = std::make_unique<trial::TrialRunner>(workload, device_, *builder_, nullptr, trial::Options{},
+                                                          trial_runner.get());
       const Variant variant = make_variant(*family, family->default_config(workload, device_), workload);
-      const verify::GateReport report = laboratory->verify(laboratory->build(variant), fresh_seed());
+      const verify::GateReport report = trial_runner->verify(trial_runner->build(variant), fresh_seed());
       EXPECT_TRUE(report.passed()) << variant.id() << " at " << to_string(workload) << ": " << report.check << ": "
                                    << report.reason;
     }
@@ -38,13 +38,13 @@ TEST_F(Gpu, CaseTablePassesOnEveryFamily) {
 
 // One GPU context for many workloads: the same binary with other plans, memory that grows.
 TEST_F(Gpu, OneWorkerServesManyWorkloads) {
-  std::unique_ptr<trial::Laboratory> laboratory;
+  std::unique_ptr<trial::TrialRunner> trial_runner;
   for (const char* shape : {"b1h2l64d64", "b1h4l300d64", "b1h2l64d64", "b2h4l700d128", "b1h1l30d64"}) {
     const Workload workload = parse_workload(shape);
-    laboratory =
-        std::make_unique<trial::Laboratory>(workload, device_, *builder_, nullptr, trial::Options{}, laboratory.get());
-    const trial::Built built = laboratory->build(parse_variant("fwd_sm80", workload, device_));
-    const verify::GateReport report = laboratory->verify(built, 1);
+    trial_runner = std::make_unique<trial::TrialRunner>(workload, device_, *builder_, nullptr, trial::Options{},
+                                                        trial_runner.get());
+    const trial::Built built = trial_runner->build(parse_variant("fwd_sm80", workload, device_));
+    const verify::GateReport report = trial_runner->verify(built, 1);
     EXPECT_TRUE(report.passed()) << shape << ": " << report.check << ": " << report.reason;
   }
 }
@@ -54,11 +54,11 @@ TEST_F(Gpu, EveryStepOfTheLadderPasses) {
   for (const char* text : {"b1h8l512d64:fp16", "b1h4l200d64:bf16:causal_top_left", "b2h4hkv2l100k150d128:fp16:blhd",
                            "b1h2l300k200d128:bf16:causal_bottom_right"}) {
     const Workload workload = parse_workload(text);
-    trial::Laboratory laboratory(workload, device_, *builder_, nullptr, {});
+    trial::TrialRunner trial_runner(workload, device_, *builder_, nullptr, {});
     for (const int step : family.knobs()[0].values) {
       const Variant variant = make_variant(family, {step}, workload);
       if (family.is_illegal(variant.config, workload, device_)) continue;
-      const verify::GateReport report = laboratory.verify(laboratory.build(variant), fresh_seed());
+      const verify::GateReport report = trial_runner.verify(trial_runner.build(variant), fresh_seed());
       EXPECT_TRUE(report.passed()) << describe(variant) << " at " << text << ": " << report.check << ": "
                                    << report.reason;
     }
@@ -76,7 +76,7 @@ TEST_F(Gpu, EveryExploitIsCaughtForWhatItIs) {
 TEST_F(Gpu, AnHonestDependentPasses) {
   if (device_.compute_capability < 90) GTEST_SKIP() << "griddepcontrol needs compute capability 9.0";
   const Workload workload = parse_workload("b1h8l512d64");
-  trial::Laboratory laboratory(workload, device_, *builder_, nullptr, {});
+  trial::TrialRunner trial_runner(workload, device_, *builder_, nullptr, {});
   Variant variant = parse_variant("fwd_sm80", workload, device_);
   variant.label = "test.dependent";
   variant.extras.supports_pdl = true;
@@ -88,17 +88,17 @@ TEST_F(Gpu, AnHonestDependentPasses) {
       "  asm volatile(\"griddepcontrol.wait;\" ::: \"memory\");\n"
       "  heed::sm80::Forward<kConfig, kProblem>(params, shared).run();\n"
       "}\n";
-  const trial::Built built = laboratory.build(variant);
-  const verify::GateReport report = laboratory.verify(built, fresh_seed());
+  const trial::Built built = trial_runner.build(variant);
+  const verify::GateReport report = trial_runner.verify(built, fresh_seed());
   ASSERT_TRUE(report.passed()) << report.check << ": " << report.reason;
   bool chained = false;
   for (const verify::CheckResult& check : report.checks) chained = chained || check.name == "chained launches";
   EXPECT_TRUE(chained);
-  const trial::Absolute times = laboratory.measure_absolute(built);
+  const trial::Absolute times = trial_runner.measure_absolute(built);
   EXPECT_GT(times.dependent_us, 0);
   std::cout << "plain " << times.warm_us << " us, as a dependent " << times.dependent_us << " us\n";
-  const trial::Built plain = laboratory.build(parse_variant("fwd_sm80", workload, device_));
-  EXPECT_EQ(laboratory.measure_absolute(plain).dependent_us, 0);
+  const trial::Built plain = trial_runner.build(parse_variant("fwd_sm80", workload, device_));
+  EXPECT_EQ(trial_runner.measure_absolute(plain).dependent_us, 0);
 }
 
 // The driver takes the maps of dense tensors, of interleaved heads and of single rows.
@@ -125,17 +125,17 @@ TEST_F(Gpu, TheDriverEncodesTensorMaps) {
 
 TEST_F(Gpu, MeasuresAVariantAgainstTheBase) {
   const Workload workload = parse_workload("b1h8l512d64");
-  trial::Laboratory laboratory(workload, device_, *builder_, nullptr, {});
-  laboratory.set_base(laboratory.build(parse_variant("fwd_sm80", workload, device_)));
-  const measure::Ratio self = laboratory.base_against_itself().pair.ratio;
+  trial::TrialRunner trial_runner(workload, device_, *builder_, nullptr, {});
+  trial_runner.set_base(trial_runner.build(parse_variant("fwd_sm80", workload, device_)));
+  const measure::Ratio self = trial_runner.base_against_itself().pair.ratio;
   EXPECT_NEAR(self.value, 1, 0.1);
   const trial::Built slow =
-      laboratory.build(parse_variant("fwd_sm80:smem_layout=linear,block_n=16", workload, device_));
+      trial_runner.build(parse_variant("fwd_sm80:smem_layout=linear,block_n=16", workload, device_));
   const trial::Outcome outcome =
-      laboratory.judge(slow.variant, {.artifact = slow.artifact, .timed_out = false, .log = {}}, fresh_seed());
+      trial_runner.judge(slow.variant, {.artifact = slow.artifact, .timed_out = false, .log = {}}, fresh_seed());
   ASSERT_TRUE(outcome.ok()) << outcome.reason;
   EXPECT_LT(outcome.pair.ratio.high, 1) << "bank conflicts and small tiles must not look faster";
-  EXPECT_GT(outcome.pair.trial_median_us, laboratory.floor(0).us());
+  EXPECT_GT(outcome.pair.trial_median_us, trial_runner.floor(0).us());
 }
 
 // Keys and values that every launch marks to be evicted first are found again by the next one only in a cache that
@@ -143,21 +143,21 @@ TEST_F(Gpu, MeasuresAVariantAgainstTheBase) {
 TEST_F(Gpu, InputsThatLastInAnEmptyCacheAloneAreNotFaster) {
   if (device_.arch != "sm_90a") GTEST_SKIP() << "fwd_sm90_persistent needs sm_90a";
   const Workload workload = parse_workload("b1h8l1024d64");
-  trial::Laboratory laboratory(workload, device_, *builder_, nullptr, {});
+  trial::TrialRunner trial_runner(workload, device_, *builder_, nullptr, {});
   const std::string config =
       "fwd_sm90_persistent:m_warpgroups=1,kv_groups=2,block_n=64,stages=2,scheduler=single_tile,";
-  laboratory.set_base(laboratory.build(parse_variant(config + "evict_first=none", workload, device_)));
-  const trial::Built marked = laboratory.build(parse_variant(config + "evict_first=q_kv", workload, device_));
+  trial_runner.set_base(trial_runner.build(parse_variant(config + "evict_first=none", workload, device_)));
+  const trial::Built marked = trial_runner.build(parse_variant(config + "evict_first=q_kv", workload, device_));
   const trial::Outcome outcome =
-      laboratory.judge(marked.variant, {.artifact = marked.artifact, .timed_out = false, .log = {}}, fresh_seed());
+      trial_runner.judge(marked.variant, {.artifact = marked.artifact, .timed_out = false, .log = {}}, fresh_seed());
   ASSERT_TRUE(outcome.ok()) << outcome.reason;
   EXPECT_LT(outcome.pair.ratio.high, 1) << "the L2 was not filled before a reading";
 }
 
 TEST_F(Gpu, CountersOfTheDefaultAtTheMissionShape) {
   const Workload workload = parse_workload("b1h8l512d64");
-  trial::Laboratory laboratory(workload, device_, *builder_, nullptr, {});
-  const trial::Built built = laboratory.build(parse_variant("fwd_sm80", workload, device_));
+  trial::TrialRunner trial_runner(workload, device_, *builder_, nullptr, {});
+  const trial::Built built = trial_runner.build(parse_variant("fwd_sm80", workload, device_));
   const LaunchPlan plan = built.variant.plan(workload, device_);
   const profile::Reading reading = profile::collect(plan, built.artifact, workload, device_, {});
   if (!reading.counters) GTEST_SKIP() << "no counters: " << reading.reason;
@@ -175,7 +175,7 @@ TEST_F(Gpu, CountersOfTheDefaultAtTheMissionShape) {
   profile::Evidence evidence;
   evidence.us = 9;
   evidence.plan = plan;
-  evidence.floor = laboratory.floor(0);
+  evidence.floor = trial_runner.floor(0);
   evidence.resources = built.artifact.resources;
   evidence.device = device_;
   evidence.bytes = workload.bytes();
@@ -190,9 +190,9 @@ TEST_F(Gpu, CountersOfTheDefaultAtTheMissionShape) {
 // A kernel with bank conflicts by design shows them.
 TEST_F(Gpu, CountersSeeBankConflicts) {
   const Workload workload = parse_workload("b1h8l512d64");
-  trial::Laboratory laboratory(workload, device_, *builder_, nullptr, {});
+  trial::TrialRunner trial_runner(workload, device_, *builder_, nullptr, {});
   const auto conflicts = [&](const char* text) {
-    const trial::Built built = laboratory.build(parse_variant(text, workload, device_));
+    const trial::Built built = trial_runner.build(parse_variant(text, workload, device_));
     return profile::collect(built.variant.plan(workload, device_), built.artifact, workload, device_, {});
   };
   const profile::Reading linear = conflicts("fwd_sm80:smem_layout=linear");
@@ -206,10 +206,10 @@ TEST_F(Gpu, ALaunchTheDeviceRefusesIsAVerdict) {
   const Workload workload = parse_workload("b1h8l512d64");
   DeviceFacts generous = device_;
   generous.shared_bytes_per_block = generous.shared_bytes_per_processor = 1 << 20;  // more than there is
-  trial::Laboratory laboratory(workload, generous, *builder_, nullptr, {});
+  trial::TrialRunner trial_runner(workload, generous, *builder_, nullptr, {});
   const trial::Built built =
-      laboratory.build(parse_variant("fwd_sm80:block_n=128,stages=4,kv_groups=2", workload, generous));
-  const verify::GateReport report = laboratory.verify(built, fresh_seed());
+      trial_runner.build(parse_variant("fwd_sm80:block_n=128,stages=4,kv_groups=2", workload, generous));
+  const verify::GateReport report = trial_runner.verify(built, fresh_seed());
   EXPECT_EQ(report.verdict, Verdict::launch_failed) << report.reason;
 }
 

@@ -22,7 +22,7 @@ TEST(AheadOfTime, CubinsHaveNoSpillsAndAnEntry) {
     EXPECT_EQ(r.spill_load_bytes, 0);
     EXPECT_EQ(r.stack_bytes, 0);
     const std::string bytes = read_file(entry.path(), ErrorCode::internal);
-    EXPECT_EQ(contract_breach_of_cubin(parse_elf(bytes), "heed_forward"), "");
+    EXPECT_EQ(contract_violation_in_cubin(parse_elf(bytes), "heed_forward"), "");
   }
   EXPECT_GE(cubins, 36);
 }

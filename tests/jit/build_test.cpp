@@ -36,7 +36,7 @@ TEST(Builder, BuildsOnceAndThenFindsItInTheCache) {
   const BuildOutcome first = builder.build(cpu_request(kTiny));
   ASSERT_TRUE(first.artifact) << first.log;
   EXPECT_FALSE(first.artifact->from_cache);
-  EXPECT_TRUE(first.artifact->breach.empty()) << first.artifact->breach;
+  EXPECT_TRUE(first.artifact->violation.empty()) << first.artifact->violation;
   EXPECT_GT(first.artifact->resources.code_bytes, 0);
   const BuildOutcome second = builder.build(cpu_request(kTiny));
   EXPECT_TRUE(second.artifact->from_cache);
@@ -101,9 +101,10 @@ TEST(Builder, ConstantsThatNoCodeReadsMakeNoOtherProgram) {
   const std::string index = "table[threadIdx.x & 1]";
   const Artifact one = artifact("__constant__ int table[2] = {1, 2};\n", index);
   const Artifact other = artifact("__constant__ int table[2] = {1, 3};\n", index);
-  EXPECT_THAT(one.breach, ::testing::HasSubstr("memory of its own"));
+  EXPECT_THAT(one.violation, ::testing::HasSubstr("memory of its own"));
   EXPECT_NE(one.machine_code, other.machine_code);
-  EXPECT_THAT(artifact("constexpr int table[2] = {1, 2};\n", index).breach, ::testing::HasSubstr("memory of its own"));
+  EXPECT_THAT(artifact("constexpr int table[2] = {1, 2};\n", index).violation,
+              ::testing::HasSubstr("memory of its own"));
 }
 
 TEST(Builder, ACorruptEntryIsFoundAndBuiltAgain) {
@@ -265,29 +266,29 @@ TEST(Builder, AnUnusableCacheFolderIsAClearError) {
 }
 
 // What a CPU candidate may not bring.
-TEST(Contract, BreachesOfSharedObjectsAreSeen) {
+TEST(Contract, ViolationsInSharedObjectsAreSeen) {
   const TemporaryFolder folder;
   Builder builder(options_in(folder.path()));
-  const auto breach = [&](const std::string& source) {
+  const auto violation = [&](const std::string& source) {
     const BuildOutcome outcome = builder.build(cpu_request(source));
-    return outcome.artifact ? outcome.artifact->breach : "did not build: " + outcome.log;
+    return outcome.artifact ? outcome.artifact->violation : "did not build: " + outcome.log;
   };
-  EXPECT_EQ(breach(kTiny), "");
-  EXPECT_EQ(breach("extern \"C\" const int table[4] = {1, 2, 3, 4};\nextern \"C\" int heed_forward(int x) { return "
-                   "table[x]; }\n"),
+  EXPECT_EQ(violation(kTiny), "");
+  EXPECT_EQ(violation("extern \"C\" const int table[4] = {1, 2, 3, 4};\nextern \"C\" int heed_forward(int x) { return "
+                      "table[x]; }\n"),
             "");
-  EXPECT_THAT(breach("static int n;\nextern \"C\" int heed_forward(int x) { return n += x; }\n"),
+  EXPECT_THAT(violation("static int n;\nextern \"C\" int heed_forward(int x) { return n += x; }\n"),
               ::testing::HasSubstr("keeps state"));
-  EXPECT_THAT(breach("int n = 5;\nextern \"C\" int heed_forward(int x) { return n += x; }\n"),
+  EXPECT_THAT(violation("int n = 5;\nextern \"C\" int heed_forward(int x) { return n += x; }\n"),
               ::testing::HasSubstr("keeps state"));
-  EXPECT_NE(breach("static thread_local int n;\nextern \"C\" int heed_forward(int x) { return n += x; }\n"), "");
-  EXPECT_THAT(breach("extern \"C\" int getpid();\nextern \"C\" int heed_forward(int x) { return x + getpid(); }\n"),
+  EXPECT_NE(violation("static thread_local int n;\nextern \"C\" int heed_forward(int x) { return n += x; }\n"), "");
+  EXPECT_THAT(violation("extern \"C\" int getpid();\nextern \"C\" int heed_forward(int x) { return x + getpid(); }\n"),
               ::testing::HasSubstr("calls getpid"));
   EXPECT_THAT(
-      breach(
+      violation(
           "[[gnu::constructor]] static void f() { asm(\"\"); }\nextern \"C\" int heed_forward(int x) { return x; }\n"),
       ::testing::HasSubstr("while it is loaded"));
-  EXPECT_THAT(breach("extern \"C\" int other(int x) { return x; }\n"),
+  EXPECT_THAT(violation("extern \"C\" int other(int x) { return x; }\n"),
               ::testing::HasSubstr("no function heed_forward"));
 }
 

@@ -88,7 +88,7 @@ TEST_P(GpuBuilds, DefaultsHaveNoSpillsAndKeepTheContract) {
     const BuildOutcome outcome = job.build.get();
     ASSERT_TRUE(outcome.artifact) << outcome.log;
     const Resources& r = outcome.artifact->resources;
-    EXPECT_EQ(outcome.artifact->breach, "");
+    EXPECT_EQ(outcome.artifact->violation, "");
     const int spilled = job.may_spill ? 48 : 0;
     EXPECT_LE(r.spill_store_bytes, spilled);
     EXPECT_LE(r.spill_load_bytes, spilled);
@@ -131,7 +131,7 @@ TEST_P(GpuBuilds, DecodeDefaultsWithFeaturesHaveNoSpills) {
     SCOPED_TRACE(name);
     const BuildOutcome outcome = build.get();
     ASSERT_TRUE(outcome.artifact) << outcome.log;
-    EXPECT_EQ(outcome.artifact->breach, "");
+    EXPECT_EQ(outcome.artifact->violation, "");
     EXPECT_EQ(outcome.artifact->resources.spill_store_bytes, 0);
     EXPECT_EQ(outcome.artifact->resources.spill_load_bytes, 0);
   }
@@ -165,7 +165,7 @@ TEST(GpuBuilds, RandomLegalConfigsBuild) {
       SCOPED_TRACE(name);
       const BuildOutcome outcome = build.get();
       ASSERT_TRUE(outcome.artifact) << outcome.log;
-      EXPECT_EQ(outcome.artifact->breach, "");
+      EXPECT_EQ(outcome.artifact->violation, "");
       // Families whose legality counts registers promise more than that it builds.
       if (family->name().starts_with("fwd_sm80_decode") || family->name() == "fwd_sm90_persistent" ||
           family->name() == "fwd_sm90_fp8") {
@@ -201,7 +201,7 @@ TEST_P(GpuZoo, BuildsAndBreaksTheContractWhereItSaysSo) {
     ASSERT_TRUE(outcome.artifact) << outcome.log;
     const bool breaks = std::find(exploit->findings.begin(), exploit->findings.end(), Finding::breaks_contract) !=
                         exploit->findings.end();
-    EXPECT_EQ(!outcome.artifact->breach.empty(), breaks) << outcome.artifact->breach;
+    EXPECT_EQ(!outcome.artifact->violation.empty(), breaks) << outcome.artifact->violation;
   }
 }
 

@@ -32,7 +32,7 @@ TEST(GpuBuilds, Sm80DefaultsOf8BitsHaveNoSpills) {
     const BuildOutcome outcome = build.get();
     ASSERT_TRUE(outcome.artifact) << outcome.log;
     const Resources& r = outcome.artifact->resources;
-    EXPECT_EQ(outcome.artifact->breach, "");
+    EXPECT_EQ(outcome.artifact->violation, "");
     EXPECT_EQ(r.spill_store_bytes, 0);
     EXPECT_EQ(r.spill_load_bytes, 0);
     EXPECT_GT(r.registers, 30);

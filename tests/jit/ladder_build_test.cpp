@@ -50,7 +50,7 @@ TEST_P(LadderBuilds, EveryProblemKeepsTheContractAndHeadDim64HasNoSpills) {
     const BuildOutcome outcome = job.build.get();
     ASSERT_TRUE(outcome.artifact) << outcome.log;
     const Resources& r = outcome.artifact->resources;
-    EXPECT_EQ(outcome.artifact->breach, "");
+    EXPECT_EQ(outcome.artifact->violation, "");
     EXPECT_GT(r.registers, 16);
     EXPECT_LE(r.registers, family.register_limit(config));
     EXPECT_EQ(r.static_shared_bytes, 0);

@@ -14,7 +14,7 @@ namespace {
 struct Probe {
   const char* name;
   const char* statement;  ///< of a kernel with parameters `unsigned long long* x, const unsigned* y`
-  const char* breach;     ///< in its machine code; nullptr: none
+  const char* violation;  ///< in its machine code; nullptr: none
   PtxRules rules{};
 };
 
@@ -85,10 +85,10 @@ TEST_P(MachineCode, ShowsWhatPtxMustNotHold) {
     const std::string cubin = read_file(outcome.artifact->path, ErrorCode::cache);
     const MachineCodeAudit audit = audit_machine_code(parse_elf(cubin), GetParam(), probe.rules);
     EXPECT_TRUE(audit.decoded);
-    if (probe.breach == nullptr)
-      EXPECT_EQ(audit.breach, "");
+    if (probe.violation == nullptr)
+      EXPECT_EQ(audit.violation, "");
     else
-      EXPECT_THAT(audit.breach, ::testing::HasSubstr(probe.breach));
+      EXPECT_THAT(audit.violation, ::testing::HasSubstr(probe.violation));
   }
 }
 

@@ -65,7 +65,7 @@ TEST(OverlayBuild, NvrtcTakesEditedSources) {
   variant.overlay = std::make_shared<const Overlay>(Overlay{{{"kernels/attention/exp2.cuh", text}}});
   const BuildOutcome other = builder.build(request_for(variant, workload, device));
   ASSERT_TRUE(carried.artifact && other.artifact) << carried.log << other.log;
-  EXPECT_EQ(other.artifact->breach, "");
+  EXPECT_EQ(other.artifact->violation, "");
   EXPECT_NE(carried.artifact->machine_code, other.artifact->machine_code);
 }
 

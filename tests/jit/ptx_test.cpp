@@ -17,8 +17,8 @@ const std::string kHead =
     "counter;\n.const .align 4 .u32 table[2] = {1, 2};\n.visible .entry heed_forward(\n.param .align 8 .b8 "
     "p[184]\n)\n.maxntid 256, 1, 1\n{\n.reg .b32 %r<10>;\n.reg .b64 %rd<10>;\n";
 
-std::string breach(const std::string& body, const PtxRules& rules = {}) {
-  return contract_breach_of_ptx(kHead + "  " + body + "\nret;\n}\n", rules);
+std::string violation(const std::string& body, const PtxRules& rules = {}) {
+  return contract_violation_in_ptx(kHead + "  " + body + "\nret;\n}\n", rules);
 }
 
 TEST(PtxTokens, SplitAtBlanksAndCommentsAndNowhereElse) {
@@ -58,8 +58,8 @@ TEST(Ptx, LetsThroughWhatKernelsNeed) {
         "mov.b64 %rd1, p; cvta.param.u64 %rd2, %rd1; add.s64 %rd3, %rd2, 64; prefetch.tensormap [%rd3];",
         "ts: .branchtargets $L_1, $L_2; brx.idx %r1, ts; $L_1: $L_2:", ".shared .align 16 .b8 s[64];",
         ".local .align 4 .b8 l[16];"})
-    EXPECT_EQ(breach(plain), "") << plain;
-  EXPECT_EQ(breach("atom.global.inc.u32 %r1, [%rd1], 3;", {.semaphores = true}), "");
+    EXPECT_EQ(violation(plain), "") << plain;
+  EXPECT_EQ(violation("atom.global.inc.u32 %r1, [%rd1], 3;", {.semaphores = true}), "");
 }
 
 TEST(Ptx, MemoryOfItsOwnIsFoundInEveryOperand) {
@@ -67,30 +67,30 @@ TEST(Ptx, MemoryOfItsOwnIsFoundInEveryOperand) {
                           "mov.b64\n%rd1\n,\ncounter\n;", "mov.b64 %rd1, /**/counter;",
                           "mov.u64 %rd1, generic(counter);", "{ mov.v2.b64 {%rd1, %rd2}, {%rd3, counter}; }",
                           "{\n}\n mov.u64 %rd1, counter;", "@!q mov.u64 %rd1, counter;", "}\n{ mov.u64 %rd1, counter;"})
-    EXPECT_THAT(breach(use), HasSubstr("counter")) << use;
-  EXPECT_THAT(breach("ld.u32 %r1, [table];"), HasSubstr("memory of its own (table)"));
-  EXPECT_THAT(breach(".global\n.u32\nmore;"), HasSubstr("memory of its own"));
-  EXPECT_THAT(breach("ld.const.u32 %r1, [%rd1];"), HasSubstr("constant memory"));
-  EXPECT_THAT(breach("cvta.const.u64 %rd1, %rd2;"), HasSubstr("constant memory"));
-  EXPECT_THAT(breach("mov.u64 %rd1, heed_forward;"), HasSubstr("address of its own code"));
+    EXPECT_THAT(violation(use), HasSubstr("counter")) << use;
+  EXPECT_THAT(violation("ld.u32 %r1, [table];"), HasSubstr("memory of its own (table)"));
+  EXPECT_THAT(violation(".global\n.u32\nmore;"), HasSubstr("memory of its own"));
+  EXPECT_THAT(violation("ld.const.u32 %r1, [%rd1];"), HasSubstr("constant memory"));
+  EXPECT_THAT(violation("cvta.const.u64 %rd1, %rd2;"), HasSubstr("constant memory"));
+  EXPECT_THAT(violation("mov.u64 %rd1, heed_forward;"), HasSubstr("address of its own code"));
   const std::string several =
       ".version 9.0 .target sm_90a .address_size 64 .visible\n.global\n.align 4\n.b8\nkept[4] =\n"
       "{1,\n2};\n.visible .entry heed_forward() { mov.u64 %rd1,\nkept; }";
-  EXPECT_THAT(contract_breach_of_ptx(several), HasSubstr("memory of its own (kept)"));
+  EXPECT_THAT(contract_violation_in_ptx(several), HasSubstr("memory of its own (kept)"));
 }
 
 TEST(Ptx, ModulesHoldOneKernelAndNothingElse) {
   const std::string kernel = ".visible .entry heed_forward() { ret; }\n";
-  EXPECT_EQ(contract_breach_of_ptx(kernel), "");
-  EXPECT_EQ(contract_breach_of_ptx(".weak .const .u32 a = 1, b[2] = {1, 2}; .shared .b8 s[];\n" + kernel), "");
+  EXPECT_EQ(contract_violation_in_ptx(kernel), "");
+  EXPECT_EQ(contract_violation_in_ptx(".weak .const .u32 a = 1, b[2] = {1, 2}; .shared .b8 s[];\n" + kernel), "");
   for (const char* other :
        {".visible .entry other() { ret; }", ".func f() { ret; }", ".alias a, b;", ".tex .u64 t;", ".local .b8 l[4];",
         ".common .global .u32 c;", ".global .texref t;", ".extern .global .u32 g;", ".pragma \"//\";",
         ".section .debug { }", "ret;", ".extern .func (.param .b32 r) vprintf();"})
-    EXPECT_NE(contract_breach_of_ptx(other + kernel), "") << other;
-  EXPECT_THAT(contract_breach_of_ptx(".entry other() { ret; }"), HasSubstr("no kernel heed_forward"));
-  EXPECT_EQ(contract_breach_of_ptx(".entry other() { ret; }", {.entry = "other"}), "");
-  EXPECT_THAT(contract_breach_of_ptx(".entry heed_forward() { ret;"), HasSubstr("ends in the middle"));
+    EXPECT_NE(contract_violation_in_ptx(other + kernel), "") << other;
+  EXPECT_THAT(contract_violation_in_ptx(".entry other() { ret; }"), HasSubstr("no kernel heed_forward"));
+  EXPECT_EQ(contract_violation_in_ptx(".entry other() { ret; }", {.entry = "other"}), "");
+  EXPECT_THAT(contract_violation_in_ptx(".entry heed_forward() { ret;"), HasSubstr("ends in the middle"));
 }
 
 TEST(Ptx, LooksAtTimeAndLaunchesAreFoundHoweverTheyAreWritten) {
@@ -99,40 +99,40 @@ TEST(Ptx, LooksAtTimeAndLaunchesAreFoundHoweverTheyAreWritten) {
         "{\n.reg .pred q;\n}\n mov.u64 %rd1, %clock64;", "/*//*/ mov.u64 %rd1, %clock64;", "mov.u32 %r1, %clock;",
         "mov.u32 %r1, %clock_hi;", "mov.u64 %rd1, %globaltimer;", "mov.u32 %r1,\n  %globaltimer_lo;",
         "add.u64 %rd1, %rd2, %clock64;", "{ .reg .b64 %clock<65>; mov.u64 %rd1, %clock64; }"})
-    EXPECT_THAT(breach(look), HasSubstr("looks at the time")) << look;
+    EXPECT_THAT(violation(look), HasSubstr("looks at the time")) << look;
   for (const char* hidden :
        {".pragma \"//\"; mov.u64 %rd1, %clock64;", ".pragma \"/*\"; mov.u64 %rd1, %clock64; // */"})
-    EXPECT_THAT(breach(hidden), HasSubstr("pragma")) << hidden;
+    EXPECT_THAT(violation(hidden), HasSubstr("pragma")) << hidden;
   for (const char* launch : {"%gridid", "%current_graph_exec", "%envreg3", "%smid", "%nsmid", "%pm0", "%pm3_64",
                              "%reserved_smem_offset_begin"})
-    EXPECT_THAT(breach(fmt::format("mov.u64 %rd1, {};", launch)), HasSubstr("tells launches")) << launch;
-  EXPECT_THAT(breach("nanosleep.u32 100;"), HasSubstr("time pass"));
+    EXPECT_THAT(violation(fmt::format("mov.u64 %rd1, {};", launch)), HasSubstr("tells launches")) << launch;
+  EXPECT_THAT(violation("nanosleep.u32 100;"), HasSubstr("time pass"));
 }
 
 TEST(Ptx, ParametersAreReadWithinTheirBytesAndAreNoMemory) {
   for (const char* outside :
        {"ld.param.u64 %rd1, [p+-480];", "ld.param.u64 %rd1, [p+184];", "ld.param.u32 %r1, [p\n+ 0x200];"})
-    EXPECT_THAT(breach(outside), HasSubstr("outside its parameters")) << outside;
+    EXPECT_THAT(violation(outside), HasSubstr("outside its parameters")) << outside;
   for (const char* use : {"ld.u32 %r1, [%rd3];", "st.u32 [%rd3+4096], %r1;", "cvta.to.global.u64 %rd4, %rd3;",
                           "st.global.u64 [%rd5], %rd3;", "sub.s64 %rd4, %rd3, 480;"})
-    EXPECT_THAT(breach(std::string("mov.b64 %rd1, p; cvta.param.u64 %rd2, %rd1; mov.u64 %rd3, %rd2; ") + use),
+    EXPECT_THAT(violation(std::string("mov.b64 %rd1, p; cvta.param.u64 %rd2, %rd1; mov.u64 %rd3, %rd2; ") + use),
                 HasSubstr("more than tensor maps"))
         << use;
-  EXPECT_THAT(breach("st.param.b32 [p], %r1;"), HasSubstr("writes to its parameters"));
+  EXPECT_THAT(violation("st.param.b32 [p], %r1;"), HasSubstr("writes to its parameters"));
 }
 
 TEST(Ptx, InstructionsOutsideTheContractAreRefused) {
-  EXPECT_THAT(breach("call.uni (retval0), malloc, (param0);"), HasSubstr("calls a function"));
+  EXPECT_THAT(violation("call.uni (retval0), malloc, (param0);"), HasSubstr("calls a function"));
   for (const char* other : {"brkpt;", "pmevent 1;", "alloca.u64 %rd1, 16;", "stacksave.u64 %rd1;",
                             "tex.1d.v4.f32.f32 {%r1}, [%rd1, {%r2}];", "suld.b.1d.b32.trap %r1, [%rd1, {%r2}];",
                             "multimem.red.relaxed.gpu.global.add.f32 [%rd1], %r1;", "instruction_of_tomorrow.b32 %r1;",
                             "tensormap.replace.tile.global_address.global.b1024.b64 [%rd1], %rd2;"})
-    EXPECT_THAT(breach(other), HasSubstr("outside the kernel contract")) << other;
+    EXPECT_THAT(violation(other), HasSubstr("outside the kernel contract")) << other;
   for (const char* counts : {"atom.global.add.u32 %r1, [%rd1], 1;", "red.add.u32 [%rd1], 1;",
                              "cp.reduce.async.bulk.global.shared::cta.bulk_group.add.u32 [%rd1], [%r1], 16;"})
-    EXPECT_THAT(breach(counts), HasSubstr("no semaphores")) << counts;
+    EXPECT_THAT(violation(counts), HasSubstr("no semaphores")) << counts;
   for (const char* wide : {"membar.sys;", "fence.sc.sys;", "st.release.sys.global.u32 [%rd1], %r1;"})
-    EXPECT_THAT(breach(wide), HasSubstr("beyond the GPU")) << wide;
+    EXPECT_THAT(violation(wide), HasSubstr("beyond the GPU")) << wide;
 }
 
 TEST(Ptx, WhatTheL2KeepsIsLeftAlone) {
@@ -143,13 +143,13 @@ TEST(Ptx, WhatTheL2KeepsIsLeftAlone) {
                            "ld.global // a hint\n.L2::cache_hint.b32 %r1, [%rd2], %rd1;",
                            "prefetch.global.L2::evict_last [%rd2];", "prefetch.global.L2::evict_normal [%rd2];",
                            "applypriority.global.L2::evict_normal [%rd2], 128;", "discard.global.L2 [%rd2], 128;"})
-    EXPECT_NE(breach(skew), "") << skew;
+    EXPECT_NE(violation(skew), "") << skew;
   // Lines of one's own that go first are nobody's loss, if it is certain that the policy says so.
   const std::string first = "createpolicy.fractional.L2::evict_first.b64 q, 1.0;";
   const std::string copy =
       "cp.async.bulk.tensor.4d.shared::cluster.global.L2::cache_hint [%r1], [%rd2, {%r3}], [%r4], ";
-  EXPECT_EQ(breach("{\n.reg .b64 q;\n" + first + "\n" + copy + "q;\n}"), "");
-  EXPECT_EQ(breach("{\n.reg .b64 q;\n" + first + " /* one\nafter the other */ " + copy + "q; }"), "");
+  EXPECT_EQ(violation("{\n.reg .b64 q;\n" + first + "\n" + copy + "q;\n}"), "");
+  EXPECT_EQ(violation("{\n.reg .b64 q;\n" + first + " /* one\nafter the other */ " + copy + "q; }"), "");
   for (const std::string& skew :
        {copy + "q;", first + "\n" + copy + "r;", first + "\nagain:\n" + copy + "q;", first + "\n{" + copy + "q; }",
         first + "\n" + copy + "q; " + copy + "q;", first + " mov.b64 q, 1;\n" + copy + "q;",
@@ -157,18 +157,18 @@ TEST(Ptx, WhatTheL2KeepsIsLeftAlone) {
         std::string("createpolicy.fractional.L2::evict_first.L2::evict_last.b64 q, 1.0;\n") + copy + "q;",
         std::string("createpolicy.fractional.L2::evict_first.b64 q, 0.5;\n") + copy + "q;",
         first + "\nld.global.L2::cache_hint.b32 %r1, [%rd2], q;"})
-    EXPECT_THAT(breach(skew), HasSubstr("L2 cache")) << skew;
+    EXPECT_THAT(violation(skew), HasSubstr("L2 cache")) << skew;
 }
 
 TEST(Ptx, ALaunchBeginsEarlyOnlyWhereItsPlanSaysSo) {
   for (const char* early : {"griddepcontrol.launch_dependents;", "griddepcontrol.wait;", "griddepcontrol\n.wait;"})
-    EXPECT_THAT(breach(early), HasSubstr("next launch"));
+    EXPECT_THAT(violation(early), HasSubstr("next launch"));
   const PtxRules dependent{.supports_pdl = true};
-  EXPECT_EQ(breach("griddepcontrol.launch_dependents;\n  griddepcontrol.wait;", dependent), "");
+  EXPECT_EQ(violation("griddepcontrol.launch_dependents;\n  griddepcontrol.wait;", dependent), "");
   for (const char* unsafe : {"griddepcontrol.launch_dependents;", "add.s32 %r1, %r2, 3; // griddepcontrol.wait",
                              "/* griddepcontrol.wait; */"})
-    EXPECT_THAT(breach(unsafe, dependent), HasSubstr("no griddepcontrol.wait"));
-  EXPECT_THAT(breach("griddepcontrol.wait;\n  mov.u64 %rd1, %clock64;", dependent), HasSubstr("looks at the time"));
+    EXPECT_THAT(violation(unsafe, dependent), HasSubstr("no griddepcontrol.wait"));
+  EXPECT_THAT(violation("griddepcontrol.wait;\n  mov.u64 %rd1, %clock64;", dependent), HasSubstr("looks at the time"));
 }
 
 }  // namespace

@@ -22,21 +22,21 @@ BuildOutcome build(const std::string& source, const std::string& compiler = {}) 
   return builder.build({.device = DeviceKind::cpu, .arch = "test", .source = source, .entry = "heed_forward"});
 }
 
-std::string breach_of(const std::string& before, const std::string& body = "return x;") {
+std::string violation_of(const std::string& before, const std::string& body = "return x;") {
   const BuildOutcome outcome = build(before + "\nextern \"C\" int heed_forward(int x) { " + body + " }\n");
-  return outcome.artifact ? outcome.artifact->breach : "did not build: " + outcome.log;
+  return outcome.artifact ? outcome.artifact->violation : "did not build: " + outcome.log;
 }
 
 TEST(SharedObject, CodeAndConstantsKeepToTheContract) {
-  EXPECT_EQ(breach_of(""), "");
-  EXPECT_EQ(breach_of("constexpr float table[3] = {1, 2, 3};", "return static_cast<int>(table[x]);"), "");
-  EXPECT_EQ(breach_of("extern \"C\" const int table[3] = {1, 2, 3};", "return table[x];"), "");
+  EXPECT_EQ(violation_of(""), "");
+  EXPECT_EQ(violation_of("constexpr float table[3] = {1, 2, 3};", "return static_cast<int>(table[x]);"), "");
+  EXPECT_EQ(violation_of("extern \"C\" const int table[3] = {1, 2, 3};", "return table[x];"), "");
   EXPECT_EQ(
-      breach_of("template <int k> inline constexpr int square = k * k; template <int k> int f(int x) { return x + "
-                "square<k>; }",
-                "return f<3>(x) + f<4>(x);"),
+      violation_of("template <int k> inline constexpr int square = k * k; template <int k> int f(int x) { return x + "
+                   "square<k>; }",
+                   "return f<3>(x) + f<4>(x);"),
       "");
-  EXPECT_EQ(breach_of("int unused;"), "") << "what no code names is not linked";
+  EXPECT_EQ(violation_of("int unused;"), "") << "what no code names is not linked";
 }
 
 // Compilers call these by themselves; the definitions are the candidate's own.
@@ -52,7 +52,7 @@ TEST(SharedObject, CopiesOfStructuresNeedNoLibrary) {
           "  return sum(zero) + __builtin_memcmp(a, b, n); }\n",
           compiler);
       ASSERT_TRUE(outcome.artifact) << outcome.log;
-      EXPECT_EQ(outcome.artifact->breach, "");
+      EXPECT_EQ(outcome.artifact->violation, "");
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), ErrorCode::no_compiler);
     }
@@ -61,43 +61,45 @@ TEST(SharedObject, CopiesOfStructuresNeedNoLibrary) {
 
 TEST(SharedObject, StateIsSeenWhateverItsSectionIsCalled) {
   const auto state = ::testing::HasSubstr("keeps state between launches");
-  EXPECT_THAT(breach_of("static int n;", "return n += x;"), state);
-  EXPECT_THAT(breach_of("[[gnu::section(\"notes\")]] static int n = 1;", "return n += x;"), state);
+  EXPECT_THAT(violation_of("static int n;", "return n += x;"), state);
+  EXPECT_THAT(violation_of("[[gnu::section(\"notes\")]] static int n = 1;", "return n += x;"), state);
   const auto placed_in = [](const std::string& section) {
-    return breach_of("asm(\".pushsection " + section + "\\n.globl n\\n.hidden n\\nn: .long 1\\n.popsection\\n\");\n" +
-                         "extern \"C\" [[gnu::visibility(\"hidden\")]] int n;",
-                     "return n += x;");
+    return violation_of("asm(\".pushsection " + section +
+                            "\\n.globl n\\n.hidden n\\nn: .long 1\\n.popsection\\n\");\n" +
+                            "extern \"C\" [[gnu::visibility(\"hidden\")]] int n;",
+                        "return n += x;");
   };
   for (const char* section :
        {".rodata.x,\\\"aw\\\"", ".data.rel.ro,\\\"aw\\\"", ".dynamic.x,\\\"aw\\\"", "notes,\\\"awx\\\""})
     EXPECT_THAT(placed_in(section), state) << section;
-  EXPECT_NE(breach_of("static thread_local int n;", "return n += x;"), "");
+  EXPECT_NE(violation_of("static thread_local int n;", "return n += x;"), "");
 }
 
 TEST(SharedObject, WhatRunsWhenLoadedIsSeenWhateverItIsCalled) {
   const auto runs = ::testing::HasSubstr("runs while it is loaded");
-  EXPECT_THAT(breach_of("[[gnu::constructor]] static void f() { asm(\"\"); }"), runs);
-  EXPECT_THAT(breach_of("[[gnu::destructor]] static void f() { asm(\"\"); }"), runs);
-  EXPECT_THAT(breach_of("extern \"C\" void _init() { asm(\"\"); }"), runs);
-  EXPECT_THAT(breach_of("extern \"C\" void _fini() { asm(\"\"); }"), runs);
+  EXPECT_THAT(violation_of("[[gnu::constructor]] static void f() { asm(\"\"); }"), runs);
+  EXPECT_THAT(violation_of("[[gnu::destructor]] static void f() { asm(\"\"); }"), runs);
+  EXPECT_THAT(violation_of("extern \"C\" void _init() { asm(\"\"); }"), runs);
+  EXPECT_THAT(violation_of("extern \"C\" void _fini() { asm(\"\"); }"), runs);
   EXPECT_THAT(
-      breach_of("static void f() { asm(\"\"); }\n[[gnu::section(\".init_array\"), gnu::used]] static void (*const "
-                "p)() = f;"),
+      violation_of("static void f() { asm(\"\"); }\n[[gnu::section(\".init_array\"), gnu::used]] static void (*const "
+                   "p)() = f;"),
       ::testing::Not(::testing::HasSubstr("did not build")));
   EXPECT_NE(
-      breach_of("static void f() { asm(\"\"); }\n[[gnu::section(\".init_array\"), gnu::used]] static void (*const "
-                "p)() = f;"),
+      violation_of("static void f() { asm(\"\"); }\n[[gnu::section(\".init_array\"), gnu::used]] static void (*const "
+                   "p)() = f;"),
       "");
-  EXPECT_NE(breach_of("static int g(int x) { return x; }\nextern \"C\" { static int (*resolve())(int) { return g; } }\n"
-                      "int f(int) __attribute__((ifunc(\"_ZL7resolvev\")));",
-                      "return f(x);"),
-            "");
+  EXPECT_NE(
+      violation_of("static int g(int x) { return x; }\nextern \"C\" { static int (*resolve())(int) { return g; } }\n"
+                   "int f(int) __attribute__((ifunc(\"_ZL7resolvev\")));",
+                   "return f(x);"),
+      "");
 }
 
 TEST(SharedObject, WhatALoaderWouldHaveToDoIsRefused) {
-  EXPECT_THAT(breach_of("static const char* const names[] = {\"a\", \"b\"};", "return names[x][0];"),
+  EXPECT_THAT(violation_of("static const char* const names[] = {\"a\", \"b\"};", "return names[x][0];"),
               ::testing::HasSubstr("relocations"));
-  EXPECT_THAT(breach_of("extern \"C\" int puts(const char*);", "return puts(\"\");"),
+  EXPECT_THAT(violation_of("extern \"C\" int puts(const char*);", "return puts(\"\");"),
               ::testing::HasSubstr("calls puts"));
 }
 
@@ -120,8 +122,8 @@ TEST(SharedObject, DamagedFilesAreNotReadPastTheirEnds) {
   const BuildOutcome outcome = build("extern \"C\" int heed_forward(int x) { return x; }\n");
   ASSERT_TRUE(outcome.artifact);
   const std::string good = read_file(outcome.artifact->path, ErrorCode::cache);
-  EXPECT_EQ(contract_breach_of_shared_object(parse_shared_object(good), "heed_forward"), "");
-  EXPECT_EQ(contract_breach_of_shared_object(parse_shared_object(good), "other"), "it has no function other");
+  EXPECT_EQ(contract_violation_in_shared_object(parse_shared_object(good), "heed_forward"), "");
+  EXPECT_EQ(contract_violation_in_shared_object(parse_shared_object(good), "other"), "it has no function other");
   Random random(9);
   int refused = 0;
   for (int i = 0; i < 3000; ++i) {
@@ -130,7 +132,7 @@ TEST(SharedObject, DamagedFilesAreNotReadPastTheirEnds) {
     const std::size_t header = 64 + random.below(400);
     if (header < damaged.size()) damaged[header] = static_cast<char>(random.next());
     try {
-      refused += contract_breach_of_shared_object(parse_shared_object(damaged), "heed_forward").empty() ? 0 : 1;
+      refused += contract_violation_in_shared_object(parse_shared_object(damaged), "heed_forward").empty() ? 0 : 1;
     } catch (const Error&) {
       ++refused;
     }

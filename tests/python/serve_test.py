@@ -82,7 +82,7 @@ class Serve(unittest.TestCase):
             evidence = json.loads((await client.read_resource("heed://evidence")).contents[0].text)
             self.assertGreaterEqual(len(evidence), 4)
 
-            refused = await client.call_tool("source", {"path": "lab/trial/laboratory.cpp"})
+            refused = await client.call_tool("source", {"path": "lab/trial/trial_runner.cpp"})
             self.assertTrue(refused.is_error)
             self.assertIn("no editable source", self.text(refused))
             missing = await client.call_tool("profile", {"trial": 10**6})

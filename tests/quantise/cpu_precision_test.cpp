@@ -43,7 +43,7 @@ class CpuPrecision : public ::testing::Test {
   static void run(PrecisionCase& one, const std::string& precision) {
     const PrecisionRun plan(one.problem(), options(precision));
     EXPECT_EQ(plan.run(one.tensors()), HEED_OK) << precision << ": " << heed_last_error();
-    EXPECT_EQ(one.trespass(), "") << precision;
+    EXPECT_EQ(one.forbidden_write(), "") << precision;
   }
   static void refused(const heed_problem& problem, const std::string& precision, heed_status expected,
                       const std::string& words) {
@@ -58,7 +58,7 @@ class CpuPrecision : public ::testing::Test {
 };
 TemporaryFolder* CpuPrecision::folder_ = nullptr;
 
-// What is left between the results and the laboratory's, where both have the same quantised numbers: sums in fp32.
+// What is left between the results and those of the gate, where both have the same quantised numbers: sums in fp32.
 void expect_same_numbers(const PrecisionCase& one, const quantise::Mode& mode, double tolerance) {
   const ReferenceRows expected = one.quantised(mode);
   const std::vector<double> out = one.out();

@@ -45,9 +45,9 @@ class PrecisionCase {
   [[nodiscard]] const Workload& workload() const { return workload_; }
   [[nodiscard]] const std::vector<RowIndex>& rows() const { return rows_; }
   [[nodiscard]] const ReferenceRows& exact() const { return exact_; }
-  [[nodiscard]] std::string trespass() const { return scene_->trespass(memory_.data()).text; }
+  [[nodiscard]] std::string forbidden_write() const { return scene_->forbidden_write(memory_.data()).text; }
 
-  /// Of the quantised numbers, as the laboratory quantises them.
+  /// Of the quantised numbers, as the gate quantises them.
   [[nodiscard]] ReferenceRows quantised(const quantise::Mode& mode) const {
     const verify::Scene given(quantise::quantised_by(workload_, mode),
                               verify::prepared_by(workload_, mode, values_, kSeedOfPlans), LaunchPlan{}, 1);

@@ -11,7 +11,7 @@ namespace {
 trial::Phases some_phases() {
   trial::Phases phases;
   phases.gate = {.wall_s = 4, .busy_s = 1, .recorded_s = 0.5};
-  phases.look = {.wall_s = 1, .busy_s = 0.5, .recorded_s = 0};
+  phases.screen = {.wall_s = 1, .busy_s = 0.5, .recorded_s = 0};
   phases.measure = {.wall_s = 3, .busy_s = 2.5, .recorded_s = 0};
   return phases;
 }
@@ -19,7 +19,7 @@ trial::Phases some_phases() {
 TEST(TimeShares, OfAGpuAreItsOwnTime) {
   const trial::Shares s = trial::shares_of(some_phases(), 10, true);
   EXPECT_DOUBLE_EQ(s.gate, 0.1);
-  EXPECT_DOUBLE_EQ(s.look, 0.05);
+  EXPECT_DOUBLE_EQ(s.screen, 0.05);
   EXPECT_DOUBLE_EQ(s.measure, 0.25);
   EXPECT_DOUBLE_EQ(s.idle, 0.6);
   EXPECT_DOUBLE_EQ(s.waiting, 0.2);  // outside all phases
@@ -28,7 +28,7 @@ TEST(TimeShares, OfAGpuAreItsOwnTime) {
 TEST(TimeShares, OfACpuAreTheWallClockOfPhases) {
   const trial::Shares s = trial::shares_of(some_phases(), 10, false);
   EXPECT_DOUBLE_EQ(s.gate, 0.4);
-  EXPECT_DOUBLE_EQ(s.look, 0.1);
+  EXPECT_DOUBLE_EQ(s.screen, 0.1);
   EXPECT_DOUBLE_EQ(s.measure, 0.3);
   EXPECT_NEAR(s.idle, 0.2, 1e-12);
   EXPECT_NEAR(s.waiting, s.idle, 1e-12);
@@ -38,11 +38,11 @@ TEST(TimeShares, OfACpuAreTheWallClockOfPhases) {
 TEST(TimeShares, NoClockIsBelievedTooMuch) {
   trial::Phases phases = some_phases();
   phases.gate.busy_s = 1000;
-  phases.look.busy_s = -3;
+  phases.screen.busy_s = -3;
   const trial::Shares s = trial::shares_of(phases, 5, true);  // of 8 s at least, which the phases took
   EXPECT_DOUBLE_EQ(s.gate, 0.5);
-  EXPECT_DOUBLE_EQ(s.look, 0);
-  EXPECT_NEAR(s.gate + s.look + s.measure + s.idle, 1, 1e-12);
+  EXPECT_DOUBLE_EQ(s.screen, 0);
+  EXPECT_NEAR(s.gate + s.screen + s.measure + s.idle, 1, 1e-12);
   EXPECT_DOUBLE_EQ(s.waiting, 0);
   EXPECT_DOUBLE_EQ(trial::shares_of({}, 0, true).idle, 1);
 }
@@ -59,14 +59,14 @@ TEST(TimeShares, APhaseWithinAnotherIsCountedOnce) {
       std::this_thread::sleep_for(std::chrono::milliseconds(2));
     }
   }
-  { const trial::Phase look(clock, &trial::Phases::look, "c"); }
+  { const trial::Phase screening(clock, &trial::Phases::screen, "c"); }
   clock.busy->us += 1e6;  // of no phase
   EXPECT_DOUBLE_EQ(clock.times.measure.busy_s, 3);
   EXPECT_DOUBLE_EQ(clock.times.measure.recorded_s, 1);
   EXPECT_GE(clock.times.measure.wall_s, 0.002);
   EXPECT_EQ(clock.times.gate.wall_s, 0);
-  EXPECT_EQ(clock.times.look.busy_s, 0);
-  EXPECT_GT(clock.times.look.wall_s, 0);
+  EXPECT_EQ(clock.times.screen.busy_s, 0);
+  EXPECT_GT(clock.times.screen.wall_s, 0);
 }
 
 TEST(TimeShares, JsonHoldsSharesAndWhatTheyAreMadeOf) {

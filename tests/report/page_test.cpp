@@ -295,8 +295,8 @@ TEST(Report, AChampionThatIsSlowerInCompanyIsNoted) {
 TEST(Report, ARunTellsWhereItsTimeWent) {
   store::RunRecord run = reportable_run();
   EXPECT_THAT(result_text(run), Not(HasSubstr("run time")));
-  run.result["time"] = nlohmann::json::parse(R"({"of": "gpu", "measure": 0.2, "gate": 0.1, "look": 0.3, "idle": 0.4,
-    "waiting": 0.2, "phases": {"measure": {"wall_s": 20}, "gate": {"wall_s": 30}, "look": {"wall_s": 25.25}},
+  run.result["time"] = nlohmann::json::parse(R"({"of": "gpu", "measure": 0.2, "gate": 0.1, "screen": 0.3, "idle": 0.4,
+    "waiting": 0.2, "phases": {"measure": {"wall_s": 20}, "gate": {"wall_s": 30}, "screen": {"wall_s": 25.25}},
     "parts": [{"part": "base", "seconds": 3.5}, {"part": "search", "seconds": 70}],
     "builds": {"made": 600, "made_s": 1100, "waited_s": 9.5}})");
   EXPECT_THAT(result_text(run), HasSubstr("run time  base 3.5 s, search 70.0 s; in them measuring 20.0 s, gating 30.0 "

@@ -41,7 +41,7 @@ TrialRecord a_trial(std::int64_t run, int number) {
   t.operation = "mutate";
   t.parents = {1, 2};
   t.why = "because";
-  t.drafts = {{.config = "block_m=64", .ratio = 1.2, .looks = 2}, {.config = "block_m=32", .ratio = 0.9}};
+  t.drafts = {{.config = "block_m=64", .ratio = 1.2, .screenings = 2}, {.config = "block_m=32", .ratio = 0.9}};
   t.gate_checks = {{{"name", "normal"}, {"passed", true}, {"error", {{"max_abs", 1e-4}}}}};
   t.ratio = 1.25;
   t.ratio_low = 1.2;

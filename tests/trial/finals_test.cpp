@@ -28,7 +28,7 @@ class EditedFinalist : public ::testing::Test {
     record.workload = to_string(options.workload);
     run_->run = store_.add_run(record);
     Variant variant = parse_variant("fwd_cpu", options.workload, cpu_facts());
-    run_->laboratory.set_base(run_->laboratory.build(variant));
+    run_->trial_runner.set_base(run_->trial_runner.build(variant));
     std::string rows(compile::device_file("cpu/rows.hpp"));
     const std::string line = "  return sum > 0 ? 1.0F / sum : __builtin_nanf(\"\");\n";
     rows.replace(rows.find(line), line.size(), "  if (sum > 0) return 1.0F / sum;\n  return __builtin_nanf(\"\");\n");

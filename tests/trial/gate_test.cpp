@@ -23,9 +23,9 @@ TEST_P(CaseTable, NoHonestKernelIsRefused) {
     if (family->device() != DeviceKind::cpu) continue;
     for (std::size_t i = 0; i < cases.size(); ++i) {
       if (static_cast<int>(i % 4) != GetParam() || family->refuses(cases[i], device) || !share.takes_next()) continue;
-      Laboratory laboratory(cases[i], device, builder(), nullptr, quick());
+      TrialRunner trial_runner(cases[i], device, builder(), nullptr, quick());
       const Variant variant = make_variant(*family, family->default_config(cases[i], device), cases[i]);
-      const verify::GateReport report = laboratory.verify(laboratory.build(variant), fresh_seed());
+      const verify::GateReport report = trial_runner.verify(trial_runner.build(variant), fresh_seed());
       EXPECT_TRUE(report.passed()) << variant.id() << " at " << to_string(cases[i]) << ": " << report.check << ": "
                                    << report.reason;
     }
@@ -42,14 +42,14 @@ TEST(Gate, RandomConfigsOfEveryFamilyPass) {
     for (const char* text : {"b1h2l130k200d64:fp16:causal_bottom_right", "b2h4hkv2l100d72:fp16", "b1h2l90d64:bf16",
                              "b1h4hkv2l130k200d64:bf16:causal_bottom_right:window=50"}) {
       const Workload workload = parse_workload(text);
-      Laboratory laboratory(workload, device, builder(), nullptr, quick());
+      TrialRunner trial_runner(workload, device, builder(), nullptr, quick());
       for (int tried = 0; tried < 4;) {
         Config config;
         for (const Knob& knob : family->knobs()) config.push_back(knob.values[random.below(knob.values.size())]);
         if (family->is_illegal(config, workload, device)) continue;
         ++tried;
         const Variant variant = make_variant(*family, config, workload);
-        const verify::GateReport report = laboratory.verify(laboratory.build(variant), fresh_seed());
+        const verify::GateReport report = trial_runner.verify(trial_runner.build(variant), fresh_seed());
         EXPECT_TRUE(report.passed()) << describe(variant) << " at " << text << ": " << report.check << ": "
                                      << report.reason;
       }
@@ -61,7 +61,7 @@ TEST(Gate, RandomConfigsOfEveryFamilyPass) {
 TEST(Gate, RefusesWindowsThatAreOffByOneKey) {
   for (const char* text : {"b1h2l100k300d32:fp32:causal_bottom_right:window=63", "b1h1l128d64:fp16:window=16/9"}) {
     const Workload workload = parse_workload(text);
-    Laboratory laboratory(workload, cpu_facts(), builder(), nullptr, quick());
+    TrialRunner trial_runner(workload, cpu_facts(), builder(), nullptr, quick());
     for (const char* change : {"", "--p.left_offset", "++p.left_offset", "--p.right_offset", "++p.right_offset"}) {
       Variant variant = parse_variant("fwd_cpu", workload, cpu_facts());
       variant.label = "changed";
@@ -70,7 +70,7 @@ TEST(Gate, RefusesWindowsThatAreOffByOneKey) {
           "  heed::ForwardParams p = *params;\n  {};\n"
           "  heed::cpu::Forward<kConfig, kProblem>(p, block, static_cast<float*>(scratch)).run();\n}}\n",
           change);
-      const verify::GateReport report = laboratory.verify(laboratory.build(variant), fresh_seed());
+      const verify::GateReport report = trial_runner.verify(trial_runner.build(variant), fresh_seed());
       EXPECT_EQ(report.passed(), *change == '\0') << text << " " << change << ": " << report.check << report.reason;
     }
   }
@@ -79,9 +79,9 @@ TEST(Gate, RefusesWindowsThatAreOffByOneKey) {
 // A polynomial that is good enough for 16 bits is not for fp32: the gate must know the difference.
 TEST(Gate, RefusesAKnobSettingThatIsTooCoarseForItsDtype) {
   const Workload workload = parse_workload("b1h2l128d64:fp32");
-  Laboratory laboratory(workload, cpu_facts(), builder(), nullptr, quick());
-  const verify::GateReport report =
-      laboratory.verify(laboratory.build(parse_variant("fwd_cpu:exp2=degree3", workload, cpu_facts())), fresh_seed());
+  TrialRunner trial_runner(workload, cpu_facts(), builder(), nullptr, quick());
+  const verify::GateReport report = trial_runner.verify(
+      trial_runner.build(parse_variant("fwd_cpu:exp2=degree3", workload, cpu_facts())), fresh_seed());
   EXPECT_EQ(report.verdict, Verdict::wrong);
   EXPECT_EQ(report.finding, Finding::inexact);
 }
@@ -104,10 +104,11 @@ TEST(Gate, UsesTheUsersTensors) {
   fill(tensors.q, {1, 2, 20, 16});
   fill(tensors.k, {1, 2, 30, 16});
   fill(tensors.v, {1, 2, 30, 16});
-  Laboratory laboratory(workload, cpu_facts(), builder(), &tensors, quick());
+  TrialRunner trial_runner(workload, cpu_facts(), builder(), &tensors, quick());
   std::vector<std::string> checks;
-  const verify::GateReport report = laboratory.verify(laboratory.build(parse_variant("fwd_cpu", workload, cpu_facts())),
-                                                      1, [&](const std::string& check) { checks.push_back(check); });
+  const verify::GateReport report =
+      trial_runner.verify(trial_runner.build(parse_variant("fwd_cpu", workload, cpu_facts())), 1,
+                          [&](const std::string& check) { checks.push_back(check); });
   EXPECT_TRUE(report.passed()) << report.reason;
   EXPECT_THAT(checks, ::testing::Contains("the given tensors"));
 }

@@ -56,31 +56,31 @@ TEST(KilledWorker, IsReplacedWhateverItWasDoing) {
   Options options;
   options.launch_limit_s = 10;
   options.pair = {.least_quads = 3, .most_quads = 4, .target_uncertainty = 0.05, .hopeless_below = 0, .limit_s = 0.2};
-  Laboratory laboratory(workload, cpu_facts(), builder(), nullptr, options);
-  const Built base = laboratory.build(parse_variant("fwd_cpu", workload, cpu_facts()));
+  TrialRunner trial_runner(workload, cpu_facts(), builder(), nullptr, options);
+  const Built base = trial_runner.build(parse_variant("fwd_cpu", workload, cpu_facts()));
   for (const int delay_ms : {0, 1, 2, 5, 10, 20, 50, 100, 200, 400}) {
     SCOPED_TRACE(delay_ms);
-    disturbed(delay_ms, [&] { EXPECT_NO_THROW(laboratory.set_base(base)); });
+    disturbed(delay_ms, [&] { EXPECT_NO_THROW(trial_runner.set_base(base)); });
     disturbed(delay_ms, [&] {
-      const Outcome outcome =
-          laboratory.judge(base.variant, {.artifact = base.artifact, .timed_out = false, .log = {}}, fresh_seed() >> 1);
+      const Outcome outcome = trial_runner.judge(
+          base.variant, {.artifact = base.artifact, .timed_out = false, .log = {}}, fresh_seed() >> 1);
       EXPECT_TRUE(outcome.ok()) << to_string(outcome.verdict) << ": " << outcome.reason;
     });
-    disturbed(delay_ms, [&] { EXPECT_GT(laboratory.measure_large(base), 0); });
+    disturbed(delay_ms, [&] { EXPECT_GT(trial_runner.measure_large(base), 0); });
   }
 }
 
 TEST(KilledWorker, WhereEveryOneIsKilledTheRunEndsWithASentence) {
   const Workload workload = parse_workload("b1h2l64d32:fp32");
-  Laboratory laboratory(workload, cpu_facts(), builder(), nullptr, Options{});
-  const Built base = laboratory.build(parse_variant("fwd_cpu", workload, cpu_facts()));
+  TrialRunner trial_runner(workload, cpu_facts(), builder(), nullptr, Options{});
+  const Built base = trial_runner.build(parse_variant("fwd_cpu", workload, cpu_facts()));
   std::atomic<bool> ended{false};
   std::thread killer([&] {
     while (!ended) kill_workers();
   });
   std::string said;
   try {
-    laboratory.set_base(base);
+    trial_runner.set_base(base);
   } catch (const Error& error) {
     said = error.what();
   }

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "testing.hpp"
-#include "trial/laboratory.hpp"
+#include "trial/trial_runner.hpp"
 
 namespace heed::testing_support {
 

@@ -51,9 +51,9 @@ TEST(RuleCheck, ARowIsMeasuredBesideTheOneThatDecides) {
   const DeviceFacts device = cpu_facts();
   const Family& family = find_family("fwd_cpu");
   const RuleWorkload at{parse_workload("b1h4l1k256d64:fp32"), {{"lanes", 0}}};
-  Laboratory laboratory(at.workload, device, builder(), nullptr, quick());
+  TrialRunner trial_runner(at.workload, device, builder(), nullptr, quick());
   std::vector<RuleReading> readings;
-  check_rules(laboratory, builder(), family, at, [&](RuleReading r) { readings.push_back(std::move(r)); });
+  check_rules(trial_runner, builder(), family, at, [&](RuleReading r) { readings.push_back(std::move(r)); });
   ASSERT_EQ(readings.size(), 1U);
   const RuleReading& reading = readings.front();
   EXPECT_TRUE(reading.outcome.ok()) << reading.outcome.reason;

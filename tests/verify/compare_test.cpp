@@ -45,14 +45,14 @@ TEST(Compare, CountersMustBeZeroAgain) {
   EXPECT_LE(scene.image().size(), image_bytes(w, LaunchMemory::of(plan), 0));
   std::vector<std::byte> after = scene.image();
   for (std::uint64_t i = 0; i < 36; ++i) EXPECT_EQ(after[scene.semaphores().offset + i], std::byte{0});
-  EXPECT_EQ(scene.trespass(after.data()).finding, Finding::none);
+  EXPECT_EQ(scene.forbidden_write(after.data()).finding, Finding::none);
   after[scene.semaphores().offset + 8 * 4 + 1] = std::byte{2};
-  EXPECT_EQ(scene.trespass(after.data()).finding, Finding::left_counters);
-  EXPECT_THAT(scene.trespass(after.data()).text, ::testing::HasSubstr("counter 8 at 512"));
+  EXPECT_EQ(scene.forbidden_write(after.data()).finding, Finding::left_counters);
+  EXPECT_THAT(scene.forbidden_write(after.data()).text, ::testing::HasSubstr("counter 8 at 512"));
   after = scene.image();
   after[scene.semaphores().offset + 36] ^= std::byte{1};
-  EXPECT_EQ(scene.trespass(after.data()).finding, Finding::wrote_outside);
-  EXPECT_THAT(scene.trespass(after.data()).text, ::testing::HasSubstr("1 bytes past the end of the semaphores"));
+  EXPECT_EQ(scene.forbidden_write(after.data()).finding, Finding::wrote_outside);
+  EXPECT_THAT(scene.forbidden_write(after.data()).text, ::testing::HasSubstr("1 bytes past the end of the semaphores"));
   EXPECT_EQ(Scene(w, make_inputs(w, InputClass::normal, 5), LaunchPlan{}, 6).launch().semaphores, worker::kNull);
 }
 
@@ -73,9 +73,9 @@ TEST(Compare, AnOutputThatIsDenseHasNoPadding) {
     // All of it may be written to, and nothing behind it.
     std::vector<std::byte> after = scene.image();
     std::memset(after.data() + scene.o().offset, 0, scene.o().bytes);
-    EXPECT_EQ(scene.trespass(after.data()).finding, Finding::none) << scene.trespass(after.data()).text;
+    EXPECT_EQ(scene.forbidden_write(after.data()).finding, Finding::none) << scene.forbidden_write(after.data()).text;
     after[scene.o().offset + scene.o().bytes] ^= std::byte{1};
-    EXPECT_EQ(scene.trespass(after.data()).finding, Finding::wrote_outside);
+    EXPECT_EQ(scene.forbidden_write(after.data()).finding, Finding::wrote_outside);
     const Scene any(w, make_inputs(w, InputClass::normal, 5), LaunchPlan{}, 6, padded);
     EXPECT_EQ(any.launch().shape.o_strides, any.launch().shape.q_strides);
   }

@@ -61,13 +61,13 @@ struct Outcome {
 };
 
 /// What a few readings say of a variant that nobody has verified.
-struct Look {
+struct Screening {
   measure::PairResult pair;  ///< a few quads beside the base; empty where it could not be timed
   std::string reason;        ///< why it could not be timed
 };
 
-/// How long a look may take.
-struct LookOptions {
+/// How long a screening may take.
+struct ScreeningOptions {
   int most_replays = std::numeric_limits<int>::max();  ///< of a block; fewer are enough to choose by
   /// Base time / its time: a first quad below that is the last.
   double hopeless_below = 0;
@@ -100,15 +100,16 @@ class WrongWhenTimed : public Error {
   Finding finding_;
 };
 
-class Laboratory {
+class TrialRunner {
  public:
-  /// @param done a laboratory of the same device whose worker, if it still lives, this one goes on with: many workloads
+  /// @param done a trial runner of the same device whose worker, if it still lives, this one goes on with: many
+  /// workloads
   ///     in a row then share one GPU context, which takes half a second to make. It has none afterwards
-  Laboratory(const Workload& workload, const DeviceFacts& device, jit::Builder& builder, const QkvTensors* tensors,
-             const Options& options, Laboratory* done = nullptr);
-  ~Laboratory();
-  Laboratory(const Laboratory&) = delete;
-  Laboratory& operator=(const Laboratory&) = delete;
+  TrialRunner(const Workload& workload, const DeviceFacts& device, jit::Builder& builder, const QkvTensors* tensors,
+              const Options& options, TrialRunner* done = nullptr);
+  ~TrialRunner();
+  TrialRunner(const TrialRunner&) = delete;
+  TrialRunner& operator=(const TrialRunner&) = delete;
 
   [[nodiscard]] const Workload& workload() const { return workload_; }
   [[nodiscard]] const DeviceFacts& device() const { return device_; }
@@ -124,7 +125,7 @@ class Laboratory {
   /// Builds now. @throws Error(build_failed) with the compiler's words
   Built build(const Variant& variant, bool fresh = false);
 
-  /// The variant all others are measured against. Gates it first, where this laboratory has not. @throws
+  /// The variant all others are measured against. Gates it first, where this trial runner has not. @throws
   /// Error(internal) with the gate's reason when the base itself is refused
   void set_base(const Built& base);
   [[nodiscard]] const Built& base() const { return *base_; }
@@ -160,10 +161,10 @@ class Laboratory {
   Outcome measure_again(const Built& trial, std::uint64_t seed, const measure::PairOptions& pair);
 
   /// A few readings beside the base, without a gate: enough to choose by which of several variants is worth a trial,
-  /// and no verdict. Whatever they do to this laboratory's worker is its own: who judges needs another laboratory.
+  /// and no verdict. Whatever they do to this trial runner's worker is its own: who judges needs another trial runner.
   /// Never throws for anything the candidate did. The device is warmed up for as long as it has rested since the last
   /// one, as for a measurement at most.
-  Look look(const Variant& variant, const jit::BuildOutcome& build, const LookOptions& options = {});
+  Screening screen(const Variant& variant, const jit::BuildOutcome& build, const ScreeningOptions& options = {});
 
   /// Warm, cold and eager times of one variant, and as dependent launches where its plan allows them, in fresh workers
   /// and with spot checks. @throws WrongWhenTimed, here and in the next three
@@ -240,12 +241,12 @@ class Laboratory {
   std::unique_ptr<measure::TimedSets> sets_;
   std::optional<double> launch_us_;
   PhaseClock clock_;
-  std::optional<std::chrono::steady_clock::time_point> looked_at_;  ///< the end of the last look
+  std::optional<std::chrono::steady_clock::time_point> screened_at_;  ///< the end of the last screening
   std::string no_records_;
 };
 
 template <typename Work>
-auto Laboratory::undisturbed(const Work& work, int attempts) {
+auto TrialRunner::undisturbed(const Work& work, int attempts) {
   for (int attempt = 1;; ++attempt) try {
       return work();
     } catch (const worker::WorkerFailure& failure) {
@@ -260,7 +261,7 @@ auto Laboratory::undisturbed(const Work& work, int attempts) {
 }
 
 template <typename Work>
-auto Laboratory::of_base(const Work& work) {
+auto TrialRunner::of_base(const Work& work) {
   const auto refuse = [&](const std::exception& failure) {
     return Error(ErrorCode::worker,
                  fmt::format("the base {} cannot be timed here: {}. Where other programs take the processors, stop "

@@ -1,4 +1,4 @@
-#include "trial/laboratory.hpp"
+#include "trial/trial_runner.hpp"
 
 #include <fmt/format.h>
 
@@ -23,10 +23,10 @@ constexpr double kWarmUp_ms_cpu = 60;
 
 WrongWhenTimed::WrongWhenTimed(const Variant& variant, const verify::Comparison& comparison)
     : Error(ErrorCode::internal, fmt::format("{} is wrong where it is timed: {}", describe(variant), comparison.text)),
-      finding_(is_trespass(comparison.finding) ? comparison.finding : Finding::timed_output) {}
+      finding_(is_forbidden_write(comparison.finding) ? comparison.finding : Finding::timed_output) {}
 
-Laboratory::Laboratory(const Workload& workload, const DeviceFacts& device, jit::Builder& builder,
-                       const QkvTensors* tensors, const Options& options, Laboratory* done)
+TrialRunner::TrialRunner(const Workload& workload, const DeviceFacts& device, jit::Builder& builder,
+                         const QkvTensors* tensors, const Options& options, TrialRunner* done)
     : workload_(workload), device_(device), builder_(builder), tensors_(tensors), options_(options) {
   validate(workload_);
   if (done == nullptr) return;
@@ -37,22 +37,22 @@ Laboratory::Laboratory(const Workload& workload, const DeviceFacts& device, jit:
   done->drop_worker();  // base_in_worker_ stays empty here: the same binary may have another plan
 }
 
-Laboratory::~Laboratory() = default;
+TrialRunner::~TrialRunner() = default;
 
-std::optional<std::string> Laboratory::refuses(const Variant& variant) const {
+std::optional<std::string> TrialRunner::refuses(const Variant& variant) const {
   if (auto reason = variant.family->refuses(workload_, device_)) return reason;
   return variant.is_illegal(workload_, device_);
 }
 
-LaunchPlan Laboratory::plan_of(const Variant& variant) const {
+LaunchPlan TrialRunner::plan_of(const Variant& variant) const {
   return variant.plan(workload_, device_);
 }
 
-jit::BuildRequest Laboratory::request_for(const Variant& variant) const {
+jit::BuildRequest TrialRunner::request_for(const Variant& variant) const {
   return jit::request_for(variant, workload_, device_);
 }
 
-Built Laboratory::build(const Variant& variant, bool fresh) {
+Built TrialRunner::build(const Variant& variant, bool fresh) {
   if (const auto reason = refuses(variant))
     throw Error(
         ErrorCode::unsupported,
@@ -64,21 +64,21 @@ Built Laboratory::build(const Variant& variant, bool fresh) {
                 fmt::format("{} did not build: {}", describe(variant),
                             outcome.timed_out ? "the compiler did not end in time" : trim(outcome.log)),
                 describe(variant));
-  if (!outcome.artifact->breach.empty())
+  if (!outcome.artifact->violation.empty())
     throw Error(ErrorCode::build_failed,
-                fmt::format("{} breaks the kernel contract: {}", describe(variant), outcome.artifact->breach),
+                fmt::format("{} breaks the kernel contract: {}", describe(variant), outcome.artifact->violation),
                 describe(variant));
   return {variant, std::move(*outcome.artifact)};
 }
 
-void Laboratory::ensure_arena(std::uint64_t bytes) {
+void TrialRunner::ensure_arena(std::uint64_t bytes) {
   if (arena_ && arena_->size() >= bytes) return;
   drop_worker();
   arena_.reset();  // before the new one: both at once may not fit
   arena_ = std::make_shared<worker::Arena>(bytes);
 }
 
-void Laboratory::ensure_sets(const LaunchMemory& memory) {
+void TrialRunner::ensure_sets(const LaunchMemory& memory) {
   if (sets_ && sets_->memory().holds(memory)) return;
   const LaunchMemory needed = sets_ ? memory.joined(sets_->memory()) : memory;
   sets_.reset();
@@ -86,25 +86,25 @@ void Laboratory::ensure_sets(const LaunchMemory& memory) {
       workload_, measure::plan_timing(workload_, device_, measure::Caches::warm), needed, fresh_seed());
 }
 
-std::unique_ptr<worker::Worker> Laboratory::start_worker(const std::shared_ptr<worker::Arena>& arena) {
+std::unique_ptr<worker::Worker> TrialRunner::start_worker(const std::shared_ptr<worker::Arena>& arena) {
   auto started = std::make_unique<worker::Worker>(device_.kind, arena);
   started->report_busy_to(clock_.busy);
   return started;
 }
 
 // Workers that only time have nothing to record.
-void Laboratory::record_activities() {
+void TrialRunner::record_activities() {
   if (!options_.activity_records || device_.kind != DeviceKind::cuda || !no_records_.empty()) return;
   no_records_ = worker_->record_activities();
 }
 
-void Laboratory::drop_worker() {
+void TrialRunner::drop_worker() {
   worker_.reset();
   base_in_worker_.clear();
 }
 
 // Whoever deletes the cache while a run goes on costs a build, not the run.
-void Laboratory::load(worker::Worker& worker, int slot, const Built& built) {
+void TrialRunner::load(worker::Worker& worker, int slot, const Built& built) {
   builder_.keep(built.artifact, request_for(built.variant));
   worker.load(slot, built.artifact.path.string(), plan_of(built.variant));
 }
@@ -112,7 +112,7 @@ void Laboratory::load(worker::Worker& worker, int slot, const Built& built) {
 // A worker with base and trial loaded, and memory for the gate; for timed inputs too, once there are any. What is only
 // verified has none: to draw them took a fifth of the time on a CPU. On a GPU it lives on from trial to trial, for its
 // context takes half a second to make; on a CPU it is sealed once its candidates are loaded, so each trial has its own.
-worker::Worker& Laboratory::worker_for(const Built& base, const Built& trial, bool fresh) {
+worker::Worker& TrialRunner::worker_for(const Built& base, const Built& trial, bool fresh) {
   const LaunchPlan base_plan = plan_of(base.variant);
   const LaunchPlan trial_plan = plan_of(trial.variant);
   if (sets_) ensure_sets(LaunchMemory::of(base_plan).joined(LaunchMemory::of(trial_plan)));
@@ -132,7 +132,7 @@ worker::Worker& Laboratory::worker_for(const Built& base, const Built& trial, bo
   return *worker_;
 }
 
-void Laboratory::set_base(const Built& base) {
+void TrialRunner::set_base(const Built& base) {
   ensure_sets(LaunchMemory::of(plan_of(base.variant)));  // before the gate, so that its worker has room for them
   if (!passed_.contains(name_of(base))) {
     const verify::GateReport report = verify(base, fresh_seed());
@@ -145,8 +145,8 @@ void Laboratory::set_base(const Built& base) {
   self_.reset();
 }
 
-verify::GateReport Laboratory::verify(const Built& built, std::uint64_t seed,
-                                      const std::function<void(const std::string&)>& on_check) {
+verify::GateReport TrialRunner::verify(const Built& built, std::uint64_t seed,
+                                       const std::function<void(const std::string&)>& on_check) {
   verify::GateOptions options;
   options.seed = seed;
   options.tensors = tensors_;
@@ -169,11 +169,11 @@ verify::GateReport Laboratory::verify(const Built& built, std::uint64_t seed,
   return report;
 }
 
-std::string Laboratory::name_of(const Built& built) {
+std::string TrialRunner::name_of(const Built& built) {
   return fmt::format("{} {} {}", built.variant.id(), built.artifact.machine_code, built.artifact.path.string());
 }
 
-const Laboratory::SelfComparison& Laboratory::base_against_itself() {
+const TrialRunner::SelfComparison& TrialRunner::base_against_itself() {
   if (self_) return *self_;
   measure::PairOptions pair = options_.pair;
   pair.target_uncertainty = 0;  // as many quads as the time allows: this is the yardstick
@@ -182,7 +182,7 @@ const Laboratory::SelfComparison& Laboratory::base_against_itself() {
   return *self_;
 }
 
-Laboratory::SelfComparison Laboratory::compare_with_itself(const measure::PairOptions& pair) {
+TrialRunner::SelfComparison TrialRunner::compare_with_itself(const measure::PairOptions& pair) {
   HEED_CHECK(base_.has_value());
   const Phase phase(clock_, &Phases::measure, "the base against itself");
   SelfComparison self;
@@ -200,7 +200,7 @@ Laboratory::SelfComparison Laboratory::compare_with_itself(const measure::PairOp
   return self;
 }
 
-std::vector<measure::Ratio> Laboratory::compare_base_with_itself(
+std::vector<measure::Ratio> TrialRunner::compare_base_with_itself(
     int comparisons, const measure::PairOptions& pair, const std::function<void(const measure::Ratio&)>& on_each) {
   HEED_CHECK(base_.has_value());
   const Phase phase(clock_, &Phases::measure, "the base against itself");
@@ -226,12 +226,12 @@ std::vector<measure::Ratio> Laboratory::compare_base_with_itself(
   return ratios;
 }
 
-double Laboratory::warm_up_ms() const {
+double TrialRunner::warm_up_ms() const {
   return device_.kind == DeviceKind::cuda ? kWarmUp_ms_gpu : kWarmUp_ms_cpu;
 }
 
 // A worker with base and trial, their timed launches prepared and warm.
-Laboratory::Blocks Laboratory::warm_blocks(const Built& trial, bool fresh, double warm_up_ms, int most_replays) {
+TrialRunner::Blocks TrialRunner::warm_blocks(const Built& trial, bool fresh, double warm_up_ms, int most_replays) {
   worker::Worker& worker = worker_for(*base_, trial, fresh);
   sets_->prepare(worker, {{kBaseSlot, plan_of(base_->variant)}, {kTrialSlot, plan_of(trial.variant)}},
                  options_.launch_limit_s);
@@ -241,7 +241,7 @@ Laboratory::Blocks Laboratory::warm_blocks(const Built& trial, bool fresh, doubl
           measure::worker_block(worker, kTrialSlot, "the candidate", *sets_, options_.launch_limit_s, most_replays)};
 }
 
-Laboratory::Blocks Laboratory::watched(const Blocks& blocks, measure::SpotChecks& checks) const {
+TrialRunner::Blocks TrialRunner::watched(const Blocks& blocks, measure::SpotChecks& checks) const {
   const auto watch = [&checks](const measure::Block& block) {
     return [&checks, block] {
       checks.before_block();
@@ -252,7 +252,7 @@ Laboratory::Blocks Laboratory::watched(const Blocks& blocks, measure::SpotChecks
 }
 
 // What was found wrong of the base beside a trial may be the trial's doing. By itself it must be right.
-void Laboratory::check_base_alone(const verify::Comparison& beside_trial) {
+void TrialRunner::check_base_alone(const verify::Comparison& beside_trial) {
   undisturbed([&] {
     drop_worker();
     worker_ = start_worker(arena_);

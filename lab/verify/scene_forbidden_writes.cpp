@@ -28,7 +28,7 @@ std::string Scene::describe_offset(std::uint64_t offset) const {
   return text;
 }
 
-Scene::Trespass Scene::trespass(const std::byte* after) const {
+Scene::ForbiddenWrite Scene::forbidden_write(const std::byte* after) const {
   const std::byte* before = image_.data();
   // First difference in [begin, end), or end.
   const auto first_difference = [&](std::uint64_t begin, std::uint64_t end) {
