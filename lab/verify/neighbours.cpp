@@ -97,7 +97,7 @@ std::vector<Workload> neighbours(const Variant& variant, const Workload& workloa
     });
     add([](Workload& w) {
       w.len_q = 330, w.len_k = 200;
-      w.blocks = BlockPattern{.rows = 64, .keys = 192 - w.blocks->keys, .density = 0.3, .seed = 5};
+      w.blocks = BlockPattern{.rows = w.blocks->rows, .keys = 192 - w.blocks->keys, .density = 0.3, .seed = 5};
     });
   }
   return shapes;

@@ -177,6 +177,10 @@ class Sm90PersistentFamily final : public Family {
     if (sm90_persistent::padded_dim(dim) == 256 && c.softmax_overlap == sm90_persistent::SoftmaxOverlap::qk_pv && waits)
       return "probabilities that wait do not fit the registers; write "
              "convert_placement=at_once,rowsum_placement=at_once";
+    if (workload.blocks && workload.blocks->rows < sm90_persistent::block_rows(c))
+      return fmt::format("the {} rows of a Q tile walk one list, of {} rows here; write m_warpgroups={}",
+                         sm90_persistent::block_rows(c), workload.blocks->rows,
+                         workload.blocks->rows / sm90_persistent::kWarpgroupRows);
     if (c.scheduler == sm90_persistent::Scheduler::single_tile)
       if (const auto reason = refused_by_grid(workload)) return *reason + "; write scheduler=static_persistent";
     const std::int64_t of_head = (workload.len_q + sm90_persistent::block_rows(c) - 1) / sm90_persistent::block_rows(c);

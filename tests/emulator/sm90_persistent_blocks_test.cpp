@@ -31,12 +31,19 @@ void run_blocks() {
   FeatureShape shape{.batch = 2, .heads = 2, .heads_kv = 1, .len_q = 200, .len_k = 310, .right_offset = 110};
   shape.left_offset = -90;
   std::uint64_t seed = 0;
-  for (const int rows : {64, 128})
+  for (const int rows : {64, 128}) {
+    if (rows < block_rows(kConfig)) continue;
     for (const int keys : {64, 128}) {
       shape.blocks =
           emulator::ListsOfBlocks{.rows = rows, .keys = keys, .per_batch = rows == 64, .per_head = keys == 64};
       run_case<kConfig, kProblem>(shape, ++seed);
     }
+  }
+  if (kConfig.m_warpgroups > 1) {  // the last Q tile has rows for one consumer warpgroup
+    shape.len_q = 150;
+    run_case<kConfig, kProblem>(shape, ++seed);
+    shape.len_q = 200;
+  }
   shape.blocks->density = 0.1;  // lists without a block
   run_case<kConfig, kProblem>(shape, ++seed);
   shape.blocks->density = 0.7;
@@ -93,6 +100,19 @@ TEST(EmulatedPersistentEntries, BlocksBesideValues) {
   run_blocks<canonical(Config{.m_warpgroups = 1, .block_n = 64, .stages = 3, .softmax_overlap = SoftmaxOverlap::pv},
                        featured_problem(Element::fp16, 64, kCausal, {.blocks = true})),
              featured_problem(Element::fp16, 64, kCausal, {.lengths = true, .blocks = true, .prefix = true})>();
+}
+// Consumer warpgroups share a list, and tiles of which only one of them sees keys.
+TEST(EmulatedPersistentEntries, BlocksOfTwoConsumerWarpgroups) {
+  run_blocks<Config{.m_warpgroups = 2, .block_n = 32, .stages = 2, .pingpong = Pingpong::on},
+             featured_problem(Element::fp16, 64, kCausal, {.blocks = true})>();
+  constexpr Problem kWindows = featured_problem(Element::bf16, 64, kWindow, {.lengths = true, .blocks = true});
+  run_blocks<canonical(kDynamic, kWindows), kWindows>();
+  constexpr Problem kPrefixes = featured_problem(Element::fp16, 64, kCausal, {.blocks = true, .prefix = true});
+  run_blocks<
+      canonical(
+          Config{.m_warpgroups = 2, .kv_groups = 2, .block_n = 64, .stages = 2, .softmax_overlap = SoftmaxOverlap::pv},
+          kPrefixes),
+      kPrefixes>();
 }
 TEST(EmulatedPersistentEntries, BlocksOfVirtualCtas) {
   run_blocks<kStatic, featured_problem(Element::fp16, 64, kCausal, {.lengths = true, .pages = true, .blocks = true})>();

@@ -110,7 +110,7 @@ class Attention(unittest.TestCase):
 class Generation(unittest.TestCase):
     @torch.no_grad()
     def test_a_model_generates_past_its_memory(self):
-        from transformers_models import VOCABULARY, made, require_transformers
+        from transformers_models import VOCABULARY, made, named_cache, require_transformers
 
         require_transformers()
         import heed.transformers  # noqa: F401
@@ -122,12 +122,17 @@ class Generation(unittest.TestCase):
         tokens = torch.randint(1, VOCABULARY, (1, 60), generator=torch.Generator().manual_seed(2))
         options = {"host_tokens": 128, "device_tokens": 32, "page_size": 8, "chunk_pages": 2}
         cache = HostCache(model.config, kv_dtype="fp8_e4m3", k_scale=0.01, v_scale=0.01, **options, **RATES)
-        logits = model(tokens, cache=cache).logits
-        wanted = model(tokens, cache=DynamicCache(config=model.config)).logits
+        logits = model(tokens, **named_cache(cache)).logits
+        wanted = model(tokens, **named_cache(DynamicCache(config=model.config))).logits
         # Keys and values of 4 digits: some percent.
         self.assertLess((logits - wanted).norm() / wanted.norm(), 0.1)
         self.assertEqual(cache.kv.kv_dtype, "fp8_e4m3")
-        generated = model.generate(tokens, cache=HostCache(model.config, kv_dtype="fp8_e4m3", k_scale=0.01, v_scale=0.01, **options, **RATES), do_sample=False, max_new_tokens=20)
+        generated = model.generate(
+            tokens,
+            **named_cache(HostCache(model.config, kv_dtype="fp8_e4m3", k_scale=0.01, v_scale=0.01, **options, **RATES)),
+            do_sample=False,
+            max_new_tokens=20,
+        )
         self.assertEqual(generated.shape[1], 80)
 
 

@@ -193,8 +193,12 @@ class Arena(unittest.TestCase):
         self.assertIn("heed_streamed", said.getvalue())
         self.assertEqual([row["mode"] for row in evidence["rows"]], ["decode", "prefill"])
         for row in evidence["rows"]:
-            self.assertEqual(set(row["contenders"]), {"heed_streamed", "heed_resident", "torch_resident", "transformers_offloaded"})
-            self.assertIn("int8", row["refused"]["heed_int8"])  # without programs for such pages
+            contenders = {"heed_streamed", "heed_resident", "torch_resident", "transformers_offloaded"}
+            if "heed_int8" in row["refused"]:  # without programs for such pages
+                self.assertIn("int8", row["refused"]["heed_int8"])
+            else:
+                contenders.add("heed_int8")
+            self.assertEqual(set(row["contenders"]), contenders)
             for contender in row["contenders"].values():
                 self.assertLess(contender["max_difference"], 2e-2)
             # Three quarters of 512 keys of two heads of 64 are not granted: what comes over the link is a share of 98 KB of K and as much of V, of two layers.
@@ -238,7 +242,9 @@ class Generation(unittest.TestCase):
 
     @torch.no_grad()
     def generated(self, model, tokens, cache, **arguments):
-        return model.generate(tokens, cache=cache, do_sample=False, **{"max_new_tokens": 40, **arguments})
+        from transformers_models import named_cache
+
+        return model.generate(tokens, **named_cache(cache), do_sample=False, **{"max_new_tokens": 40, **arguments})
 
     def test_tokens_are_those_of_a_dynamic_cache(self):
         from heed.transformers_cache import HostCache

@@ -5,7 +5,7 @@ import unittest
 
 import torch
 from attention_cases import require_programs
-from transformers_models import DECODERS, LENGTH, MODELS, inputs, made, padding, references, require_transformers, tokens, with_implementation
+from transformers_models import DECODERS, LENGTH, MODELS, inputs, made, named_cache, padding, references, require_transformers, tokens, with_implementation
 
 NEW_TOKENS = 6
 
@@ -84,7 +84,7 @@ class Tokens(unittest.TestCase):
             with self.subTest(chunk=chunk):
                 wanted = generated(model, "eager", {"input_ids": tokens()})
                 heed.reset_report()
-                actual = generated(model, "heed", {"input_ids": tokens()}, cache=DynamicCache(), prefill_chunk_size=chunk)
+                actual = generated(model, "heed", {"input_ids": tokens()}, **named_cache(DynamicCache()), prefill_chunk_size=chunk)
                 self.assertTrue(torch.equal(actual, wanted))
                 self.assertEqual(heed.report().handed_back, 0)
 
@@ -98,9 +98,9 @@ class Tokens(unittest.TestCase):
                 for implementation in ("eager", "heed"):
                     heed.reset_report()
                     cache = DynamicCache(config=model.config)
-                    first = generated(model, implementation, {"input_ids": tokens()}, cache=cache)
+                    first = generated(model, implementation, {"input_ids": tokens()}, **named_cache(cache))
                     longer = torch.cat((first, tokens(seed=5, length=6)), 1)
-                    outcomes[implementation] = generated(model, implementation, {"input_ids": longer}, cache=cache)
+                    outcomes[implementation] = generated(model, implementation, {"input_ids": longer}, **named_cache(cache))
                 self.assertTrue(torch.equal(*outcomes.values()))
                 self.assertEqual(heed.report().handed_back, 0)
 

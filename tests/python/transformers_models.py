@@ -117,3 +117,10 @@ def inputs(name, side=None):
 def result(output):
     """Logits of a model's output, or its last hidden states."""
     return output.logits if hasattr(output, "logits") else output.last_hidden_state
+
+
+def named_cache(cache):
+    """The argument of `generate` that takes a cache: `cache`, in Transformers before 5.2x `past_key_values`."""
+    from transformers.generation import utils
+
+    return {"cache" if "cache" in getattr(utils, "ALL_CACHE_NAMES", ()) else "past_key_values": cache}

@@ -60,21 +60,23 @@ __device__ __forceinline__ void clear_values_before_keys(const Gemms<kConfig, kP
   }
 }
 
-/// Zeroes the values of the tile with first key `key` that no row of the consumer warpgroup sees: a list may have
-/// blocks that other rows' lists do not, so what the mask hides of them may be NaN.
+/// Zeroes the values of the tile with first key `key` that no row of the Q tile sees: a list may have blocks that other
+/// rows' lists do not, so what the mask hides of them may be NaN. Consumer warpgroups share the tile, and zero the
+/// same.
 template <const Config& kConfig, const Problem& kProblem>
 __device__ __forceinline__ void clear_hidden_values(const Gemms<kConfig, kProblem>& gemms,
                                                     const Scores<kConfig, kProblem>& scores, int key) {
   constexpr int kKeys = kConfig.block_n;
   const auto& p = scores.params;
-  int end =
-      visible_keys(kProblem.mask, min(scores.warpgroup_row + kWarpgroupRows, p.len_q) - 1, p.right_offset, p.len_k);
+  int row = scores.warpgroup_row;
+  if constexpr (kConfig.m_warpgroups > 1) row -= gemms.thread.m_warpgroup * kWarpgroupRows;
+  int end = visible_keys(kProblem.mask, min(row + block_rows(kConfig), p.len_q) - 1, p.right_offset, p.len_k);
   if constexpr (kProblem.features.prefix) end = max(end, scores.changes.prefix);
   const int from = scores.origin(gemms);
   const int kept = max(0, end - from - key);
   if (kept < kKeys) clear_values(gemms, kept, kKeys);
   if constexpr (has_left_bound(kProblem.mask)) {
-    const int begin = hidden_keys(kProblem.mask, scores.warpgroup_row, p.left_offset, p.len_k);
+    const int begin = hidden_keys(kProblem.mask, row, p.left_offset, p.len_k);
     const int hidden = min(kKeys, begin - from - key);
     if (hidden > 0) clear_values(gemms, 0, hidden);
   }

@@ -12,6 +12,14 @@
 
 namespace heed::sm90_persistent {
 
+/// The Q tile of a CTA that has one (Scheduler::single_tile).
+template <const Config& kConfig, const Problem& kProblem>
+__device__ __forceinline__ QTile q_tile_of_this_cta() {
+  const attention::GridPlace at = attention::place_in_grid<grid_axes(kConfig), kConfig.cluster>(
+      {blockIdx.x, blockIdx.y, blockIdx.z}, {gridDim.x, gridDim.y, gridDim.z});
+  return {q_tile_of_cta(kConfig, kProblem.mask, at.index, at.q_tiles), at.head, at.batch};
+}
+
 /// The blocks of keys that a Q tile's rows see. Without the feature an empty type.
 template <bool kBlocks>
 struct BlocksOfTile {};

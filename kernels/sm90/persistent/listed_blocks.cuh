@@ -22,6 +22,7 @@ __device__ __forceinline__ void run_listed_tiles(Mainloop<kConfig, kProblem>& lo
   typename Loop::AccS s;
   typename Loop::FragP p;
   int key = scores.first_key(n);
+  int next_key = n > first ? scores.first_key(n - 1) : 0;  // asked for a tile ahead: its load takes longer than a GEMM
   gemms.scores(s, queries);
   gemms.try_wait_next(gemms.kv_stage);
   scores.change(s, gemms, n);
@@ -32,7 +33,8 @@ __device__ __forceinline__ void run_listed_tiles(Mainloop<kConfig, kProblem>& lo
 #pragma unroll 1
   for (; n > first; --n) {
     if (is_masked(key)) clear_hidden_values(gemms, scores, key);
-    key = scores.first_key(n - 1);
+    key = next_key;
+    if (n - 1 > first) next_key = scores.first_key(n - 2);
     if (is_masked(key)) {
       gemms.scores_and_values(s, queries, p);
       scores.change(s, gemms, n - 1);

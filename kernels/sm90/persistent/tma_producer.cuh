@@ -13,14 +13,6 @@
 
 namespace heed::sm90_persistent {
 
-/// Of one_tile.
-template <const Config& kConfig, const Problem& kProblem>
-__device__ __forceinline__ QTile q_tile_of_this_cta() {
-  const attention::GridPlace at = attention::place_in_grid<grid_axes(kConfig), kConfig.cluster>(
-      {blockIdx.x, blockIdx.y, blockIdx.z}, {gridDim.x, gridDim.y, gridDim.z});
-  return {q_tile_of_cta(kConfig, kProblem.mask, at.index, at.q_tiles), at.head, at.batch};
-}
-
 template <const Config& kConfig, const Problem& kProblem>
 struct TmaProducer {
   static constexpr int kBoxes = padded_dim(kProblem.head_dim) / tile::kBoxColumns;
@@ -46,6 +38,7 @@ struct TmaProducer {
 
   static constexpr bool kLengths = kProblem.features.lengths;
   static constexpr bool kPrefix = kProblem.features.prefix;
+  static constexpr bool kBlocks = kProblem.features.blocks;
 
   const Params<kProblem>& params;  ///< of the launch, or of an entry (of_entry)
   const TensorMaps& maps;
@@ -89,8 +82,8 @@ struct TmaProducer {
       const Range tiles = tiles_of(seen, g);
       if (tiles.first < tiles.end) {
         ptx::mbarrier_arrive_expect_tx(smem.kv_full(g, 0), kPlan.operand);
-        load_operand<kKeysFirst>(maps.k, smem.keys(g, 0), smem.kv_full(g, 0), tiles.end - 1, kv_head, tile.batch, stays,
-                                 origin(tile));
+        load_operand<kKeysFirst>(maps.k, smem.keys(g, 0), smem.kv_full(g, 0), key_of_tile(tiles.end - 1), kv_head,
+                                 tile.batch, stays, origin(tile));
       }
     }
     if constexpr (kFirst > 0) load_q(tile, 0, 0, kFirst, stays);
@@ -116,13 +109,12 @@ struct TmaProducer {
     }
   }
 
+  /// @param tile its number, or with lists of blocks its first key (key_of_tile)
   template <bool kEvictFirst>
   __device__ __forceinline__ void load_operand(const TensorMap& map, unsigned to, unsigned barrier, int tile,
                                                int kv_head, int batch, bool stays, int first_key) const {
     if constexpr (reads_past_keys(kProblem.features)) {
-      int key = tile * kConfig.block_n;
-      if constexpr (kProblem.features.blocks)
-        key = first_key_of_tile<kConfig, kProblem>(params, entry.listed.blocks, tile);
+      const int key = kBlocks ? tile : tile * kConfig.block_n;
       load_keys_of_entry<kEvictFirst>(map, to, barrier, kBegins ? first_key + key : key, kv_head, batch,
                                       kSomeStay && !stays);
       return;
@@ -225,6 +217,12 @@ struct TmaProducer {
     return batch;
   }
 
+  /// KV tile n as load_operand takes it.
+  __device__ __forceinline__ int key_of_tile(int n) const {
+    if constexpr (kBlocks) return first_key_of_tile<kConfig, kProblem>(params, entry.listed.blocks, n);
+    return n;
+  }
+
   /// Whether the first loads arrive at barrier i.
   __device__ __forceinline__ static constexpr bool is_first(int i) {
     for (int g = 0; g < kKvGroups; ++g)
@@ -290,7 +288,7 @@ struct TmaProducer {
   /// The first key of the Q tile's KV tiles.
   __device__ __forceinline__ int origin(const QTile& tile) const {
     if constexpr (!kBegins) return 0;
-    if constexpr (kProblem.features.blocks)
+    if constexpr (kBlocks)
       if (entry.listed.blocks.numbers != nullptr) return 0;
     if constexpr (kProblem.features.pages)
       return origin_of_boxes(kConfig, params,
@@ -304,7 +302,7 @@ struct TmaProducer {
     int end;
   };
   __device__ __forceinline__ Keys keys_seen(const QTile& tile) const {
-    if constexpr (kProblem.features.blocks)
+    if constexpr (kBlocks)
       if (entry.listed.blocks.numbers != nullptr) return {0, 0, keys_of_list(entry.listed.blocks)};
     if constexpr (kCutsByWork) {
       const int first = tiles_seen<has_whole_q_tiles(kProblem)>(kConfig, kProblem.mask, tile.index, 0, params.len_q,
@@ -360,6 +358,7 @@ struct TmaProducer {
     const bool stays = is_resident_head(tile, kv_head);
     const int chosen_at = iteration_of_draw(tiles_of(seen, 0));
     if (!started) load_q(tile, q_stage, 0, kConfig.m_warpgroups, stays && kResidentFirstTiles == 0);
+    int before[kKvGroups];  // the first key of the tile before, whose values are next: with lists of blocks
     bool more = true;
     for (int kv_stage = 0; more; ++kv_stage) {
       more = false;
@@ -374,18 +373,21 @@ struct TmaProducer {
         const int n = tiles.end - 1 - kv_stage;
         const bool has_keys = n >= tiles.first;
         const bool has_values = n + v_lag(kConfig) < tiles.end;
+        // The number of a listed block is asked for before the wait for a free stage.
+        const int key = kBlocks && !has_keys ? 0 : key_of_tile(n);
         if (!started || kv_stage > 0) {
           // No one has used a stage before; asking takes 30 clocks, in front of loads that are waited for.
           if (!started || kv_stage >= kConfig.stages) ptx::mbarrier_wait(smem.kv_empty(g, stage), ring[g].parity);
           ptx::mbarrier_arrive_expect_tx(barrier, (has_keys ? kPlan.operand : 0) + (has_values ? kPlan.operand : 0));
           const bool keys_stay = stays && (kResidentFirstTiles == 0 || (started && kv_stage < kResidentFirstTiles));
           if (has_keys)
-            load_operand<kKeysFirst>(maps.k, smem.keys(g, stage), barrier, n, kv_head, tile.batch, keys_stay,
+            load_operand<kKeysFirst>(maps.k, smem.keys(g, stage), barrier, key, kv_head, tile.batch, keys_stay,
                                      origin(tile));
           if (has_values)
-            load_operand<kValuesFirst>(maps.v, smem.values(g, stage), barrier, n + v_lag(kConfig), kv_head, tile.batch,
-                                       stays, origin(tile));
+            load_operand<kValuesFirst>(maps.v, smem.values(g, stage), barrier, kBlocks ? before[g] : n + v_lag(kConfig),
+                                       kv_head, tile.batch, stays, origin(tile));
         }
+        if constexpr (kBlocks) before[g] = key;
         ring[g].advance();
       }
       if (kv_stage == chosen_at) choose_next();
