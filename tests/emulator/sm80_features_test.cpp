@@ -42,6 +42,13 @@ TEST(Sm80Features, CapIsWithinRoundingOfTanh) {
   }
   EXPECT_TRUE(std::isnan(attention::capped(std::nanf(""), 1, 20)));
 }
+TEST(Sm80Features, CapOfSmallScoresIsWithinRoundingOfTanh) {
+  for (const float cap : {0.5F, 20.0F, 50.0F})
+    for (float y = -attention::kSmallTanh; y <= attention::kSmallTanh; y += 0.0003F)
+      ASSERT_NEAR(attention::capped_small(y * cap, 1 / cap, cap), cap * std::tanh(static_cast<double>(y)), 4e-7 * cap)
+          << y << " of " << cap;
+  EXPECT_TRUE(std::isnan(attention::capped_small(std::nanf(""), 1, 20)));
+}
 
 template <Config kConfig, Problem kProblem>
 void run_biases() {

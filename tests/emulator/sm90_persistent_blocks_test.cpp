@@ -110,7 +110,7 @@ TEST(EmulatedPersistentEntries, BlocksOfTwoConsumerWarpgroups) {
   constexpr Problem kPrefixes = featured_problem(Element::fp16, 64, kCausal, {.blocks = true, .prefix = true});
   run_blocks<
       canonical(
-          Config{.m_warpgroups = 2, .kv_groups = 2, .block_n = 64, .stages = 2, .softmax_overlap = SoftmaxOverlap::pv},
+          Config{.m_warpgroups = 2, .kv_groups = 2, .block_n = 32, .stages = 2, .softmax_overlap = SoftmaxOverlap::pv},
           kPrefixes),
       kPrefixes>();
 }
