@@ -75,6 +75,8 @@ class Rule {
     if (w_.blocks) {
       use_lists_of_blocks();
       count_waves();
+      // Virtual CTAs are of CTAs that stay.
+      if (c_.virtual_ctas > 1 && one_wave_) c_.scheduler = Scheduler::static_persistent;
     } else if (few_keys_) {
       use_small_blocks();
       count_waves();
@@ -132,9 +134,13 @@ class Rule {
   void use_lists_of_blocks() {
     c_.m_warpgroups = static_cast<int>(std::min(w_.blocks->rows, w_.len_q + kWarpgroupRows - 1) / kWarpgroupRows);
     c_.block_n = kLeastBlock;
-    c_.min_blocks = c_.m_warpgroups > 1 ? (dim_ == 64 ? 2 : 1) : dim_ == 64 ? 3 : dim_ == 128 ? 2 : 1;
-    c_.producer = Producer::warp;  // one consumer warpgroup leaves it the registers that reading lists takes
     most_stages_ = 4;
+    if (c_.m_warpgroups > 1 && dim_ == 64) {
+      c_.virtual_ctas = 2;  // four consumer warpgroups keep products and exponentials busy
+      return;
+    }
+    c_.min_blocks = c_.m_warpgroups > 1 ? 1 : dim_ == 64 ? 3 : dim_ == 128 ? 2 : 1;
+    c_.producer = Producer::warp;  // one consumer warpgroup leaves it the registers that reading lists takes
   }
 
   // Exponentials take as long as products, so that consumer warpgroups which take turns keep both busy: four of them.
@@ -329,7 +335,7 @@ class Rule {
             .shares_tail = c_.share_causal_tail == ShareCausalTail::on,
             .staggers = c_.stagger_splits == StaggerSplits::on,
             .q_tiles = q_tiles_of_launch(c_.m_warpgroups, w_),
-            .ctas = num_sms_ * c_.min_blocks};
+            .ctas = num_sms_ * c_.min_blocks * c_.virtual_ctas};
   }
 
   const Workload& w_;

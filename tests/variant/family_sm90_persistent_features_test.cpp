@@ -139,10 +139,18 @@ TEST(Sm90PersistentFeatures, DefaultsFitTheRegisters) {
   EXPECT_THAT(default_of("b4h16l2048d64:causal_bottom_right:ragged"),
               AllOf(HasSubstr("scheduler=static_persistent,grid=full"), HasSubstr("tile_order=lpt_l2")));
   EXPECT_THAT(default_of("b4h16l2048d64:causal_bottom_right:key_lengths"), HasSubstr("scheduler=dynamic_persistent"));
-  // A Q tile has one list.
-  for (const char* shape :
-       {"b4h16l512d64:blocks=128/window1", "b4h16l4096d128:blocks=64/window1", "b4h8l2048d256:blocks=128/window1"})
-    EXPECT_THAT(default_of(shape), HasSubstr("m_warpgroups=1,kv_groups=1,cluster=1,block_n=64"));
+  // A Q tile has one list, of as many rows.
+  EXPECT_THAT(default_of("b4h16l4096d128:blocks=64/window1"),
+              HasSubstr("m_warpgroups=1,kv_groups=1,cluster=1,block_n=64"));
+  EXPECT_THAT(default_of("b4h16l60k4096d128:blocks=128/window1"), HasSubstr("m_warpgroups=1,"));
+  EXPECT_THAT(default_of("b4h16l512d64:blocks=128/window1"),
+              AllOf(HasSubstr("m_warpgroups=2,kv_groups=1,cluster=1,block_n=64"), HasSubstr("virtual_ctas=2")));
+  EXPECT_THAT(default_of("b4h8l2048d256:blocks=128/window1"),
+              HasSubstr("m_warpgroups=2,kv_groups=1,cluster=1,block_n=64"));
+  const Workload blocks = parse_workload("b4h16l4096d128:blocks=64/window1");
+  EXPECT_THAT(
+      parse_variant("fwd_sm90_persistent:m_warpgroups=2", blocks, hopper()).is_illegal(blocks, hopper()).value_or(""),
+      HasSubstr("the 128 rows of a Q tile walk one list, of 64 rows here; write m_warpgroups=1"));
   const Workload biased = parse_workload("b4h16l512d64:bias=fp16");
   EXPECT_THAT(
       parse_variant("fwd_sm90_persistent:m_warpgroups=4", biased, hopper()).is_illegal(biased, hopper()).value_or(""),

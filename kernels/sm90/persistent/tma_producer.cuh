@@ -82,8 +82,10 @@ struct TmaProducer {
       const Range tiles = tiles_of(seen, g);
       if (tiles.first < tiles.end) {
         ptx::mbarrier_arrive_expect_tx(smem.kv_full(g, 0), kPlan.operand);
-        load_operand<kKeysFirst>(maps.k, smem.keys(g, 0), smem.kv_full(g, 0), key_of_tile(tiles.end - 1), kv_head,
-                                 tile.batch, stays, origin(tile));
+        int last = tiles.end - 1;
+        if constexpr (kBlocks) last = key_of_tile(last);
+        load_operand<kKeysFirst>(maps.k, smem.keys(g, 0), smem.kv_full(g, 0), last, kv_head, tile.batch, stays,
+                                 origin(tile));
       }
     }
     if constexpr (kFirst > 0) load_q(tile, 0, 0, kFirst, stays);
@@ -217,10 +219,9 @@ struct TmaProducer {
     return batch;
   }
 
-  /// KV tile n as load_operand takes it.
+  /// The first key of KV tile n of a list.
   __device__ __forceinline__ int key_of_tile(int n) const {
-    if constexpr (kBlocks) return first_key_of_tile<kConfig, kProblem>(params, entry.listed.blocks, n);
-    return n;
+    return first_key_of_tile<kConfig, kProblem>(params, entry.listed.blocks, n);
   }
 
   /// Whether the first loads arrive at barrier i.
@@ -374,7 +375,8 @@ struct TmaProducer {
         const bool has_keys = n >= tiles.first;
         const bool has_values = n + v_lag(kConfig) < tiles.end;
         // The number of a listed block is asked for before the wait for a free stage.
-        const int key = kBlocks && !has_keys ? 0 : key_of_tile(n);
+        int key = n;
+        if constexpr (kBlocks) key = has_keys ? key_of_tile(n) : 0;
         if (!started || kv_stage > 0) {
           // No one has used a stage before; asking takes 30 clocks, in front of loads that are waited for.
           if (!started || kv_stage >= kConfig.stages) ptx::mbarrier_wait(smem.kv_empty(g, stage), ring[g].parity);
