@@ -9,7 +9,7 @@
 #include "variant/kernel_source.hpp"
 #include "variant/plan_grid.hpp"
 #include "variant/registry.hpp"
-#include "variant/rule_table.hpp"
+#include "variant/sm80_default.hpp"
 #include "workload/features.hpp"
 
 namespace heed {
@@ -68,147 +68,6 @@ const KnobTable<sm80::Config>& table() {
     return t;
   }();
   return knobs;
-}
-
-constexpr std::int64_t kFewKeys = 256;
-constexpr std::int64_t kManyKeys = 1024;
-
-std::int64_t row_tiles(int rows, const Workload& w) {
-  return (w.len_q + rows - 1) / rows;
-}
-
-// In fp32. Tiles take twice the room, and what a warp does for three products instead of one, reading operands and
-// splitting them, is shared by 32 rows where registers allow: at head dim 64.
-std::vector<sm80::Config> preferred_in_fp32(const Workload& w, const DeviceFacts& device) {
-  using enum attention::TileOrder;
-  const std::int64_t processors = num_sms_of(device);
-  const auto tiles = [&](int rows) { return row_tiles(rows, w) * w.heads * w.batch; };
-  const sm80::Config c{.block_n = 32,
-                       .stages = 2,
-                       .q_in_registers = false,
-                       .rescale = attention::Rescale::when_grown,
-                       .tile_order = w.is_causal() ? lpt : descending};
-  std::vector<sm80::Config> all;
-  if (4 * tiles(64) <= 3 * processors) {
-    // Multiprocessors without a tile of 64 rows: tiles of 32, and of their keys each group a part.
-    sm80::Config split = c;
-    split.block_m = 32;
-    split.kv_groups = w.dim == 64 ? 4 : 2;
-    split.tile_order = descending;
-    all.push_back(split);
-  }
-  sm80::Config wide = c;
-  wide.block_m = 128;
-  wide.warp_rows = 32;
-  for (sm80::Config one : {wide, c}) {
-    if (one == wide && (w.dim != 64 || tiles(128) <= processors)) continue;
-    one.min_blocks = 2;
-    all.push_back(one);
-    one.min_blocks = 1;
-    all.push_back(one);
-    one.tile_order = descending;
-    all.push_back(one);
-  }
-  return all;
-}
-
-// Best first, as measured on an H200; the last is legal everywhere. What decides is how many warps a multiprocessor
-// gets: 8 warps of 32 rows hide each other's latencies where registers allow, so that a launch with few rows splits the
-// keys of a block instead.
-std::vector<sm80::Config> preferred(const Workload& workload, const DeviceFacts& device) {
-  using enum attention::TileOrder;
-  using attention::Rescale;
-  const Workload w = with_keys_of_a_tile(workload);
-  if (w.dtype == Dtype::fp32) return preferred_in_fp32(w, device);
-  const std::int64_t processors = num_sms_of(device);
-  const auto tiles = [&](int rows) { return row_tiles(rows, w) * w.heads * w.batch; };
-  const bool causal = w.is_causal();
-  // Before Hopper a thread cannot sleep at an mbarrier, and asking takes issue slots from warps that compute.
-  const bool can_sleep = device.compute_capability >= 90;
-  // Longest rows first leave the shortest to fill the end; in one wave of two blocks a multiprocessor, pairs are
-  // better.
-  const auto order = [&](int rows) {
-    if (!causal) return descending;
-    return tiles(rows) > processors && tiles(rows) <= 2 * processors ? lpt_then_spt : lpt;
-  };
-  std::vector<sm80::Config> all;
-  if (w.dim == 256) {
-    // Accumulators take half of the registers, so that Q stays in shared memory; two stages of 32 keys are what sm_89's
-    // 99 KiB hold beside 64 rows.
-    const sm80::Config c{.block_n = 32, .q_in_registers = false, .rescale = Rescale::when_grown};
-    sm80::Config split = c;
-    split.block_m = 32;
-    split.kv_groups = 2;  // 144 KiB
-    if (4 * tiles(64) <= 3 * processors) all.push_back(split);
-    all.push_back(c);
-    return all;
-  }
-  if (4 * tiles(64) <= 3 * processors) {
-    // A block of 64 rows for each multiprocessor would leave some without. Two tiles a group leave nothing to be
-    // stale about.
-    sm80::Config c{.block_m = 32, .kv_groups = 4, .stages = 3, .split_wait = !causal, .rescale = Rescale::always};
-    if (w.dim == 128) c.stages = 1;
-    if (w.dim == 64 || w.len_k <= 2 * c.kv_groups * c.block_n) all.push_back(c);
-    c.block_n = 32;
-    c.stages = 2;
-    c.split_wait = false;
-    all.push_back(c);
-  } else if (tiles(64) <= processors) {
-    // Late copies: 10.4 us at b1h8l1024d64 on an H200, 11.0 us without; under a causal mask they spill.
-    sm80::Config c{.kv_groups = 2, .overlap = true, .late_loads = !causal, .rescale = Rescale::stale_tile};
-    if (w.dim == 64) {
-      c.warp_rows = 32;
-      c.kv_groups = 4;
-    }
-    all.push_back(c);
-  } else if (tiles(64) <= 2 * processors) {
-    sm80::Config c{
-        .warp_rows = 32, .kv_groups = 2, .rescale = Rescale::stale_tile, .tile_order = order(64), .min_blocks = 2};
-    if (w.dim == 64) {
-      c.overlap = true;
-      c.late_loads = !causal;  // 28.8 us at b1h8l2048d64, 29.6 us without
-      all.push_back(c);
-    } else if (!causal) {
-      c.stages = 1;
-      c.q_in_registers = false;
-      all.push_back(c);
-    }
-  } else if (w.dim == 64 && w.len_k <= kFewKeys) {
-    // Blocks start and end more than they compute: the more of them at once the better.
-    all.push_back({.block_n = 32, .stages = 4, .overlap = true, .rescale = Rescale::stale_tile, .min_blocks = 4});
-  } else if (!causal || w.len_k > kManyKeys) {
-    sm80::Config c{
-        .block_m = 128, .warp_rows = 32, .rescale = Rescale::stale_tile, .tile_order = order(128), .min_blocks = 2};
-    if (w.dim == 64) {
-      c.overlap = true;
-      c.stages = 3;
-      all.push_back(c);
-      c.stages = 2;
-    } else {
-      c.q_in_registers = false;
-      // 46.5 us at b1h32l1024d128, 47.8 us where warps meet once a round; under a causal mask it spills.
-      if (!causal && can_sleep) c.pipeline_sync = sm80::PipelineSync::stage;
-    }
-    all.push_back(c);
-  }
-  // Tiles of 64 rows waste less where the mask cuts through them.
-  sm80::Config c{
-      .overlap = true, .rescale = Rescale::stale_tile, .tile_order = order(64), .min_blocks = w.dim == 64 ? 3 : 2};
-  if (w.dim == 64) {
-    c.tile_order = causal ? lpt : descending;
-  } else if (can_sleep) {
-    // 32.8 us at b1h32l1024d128 causal, 34.0 us where warps meet once a round.
-    c.pipeline_sync = sm80::PipelineSync::stage;
-    c.late_loads = true;
-  }
-  all.push_back(c);
-  c.tile_order = descending;
-  all.push_back(c);
-  c.block_n = 32;
-  all.push_back(c);
-  // FlashAttention-2's tiles for these head dims, within sm_89's 99 KiB of shared memory.
-  all.push_back({.block_n = w.dim == 128 ? 32 : 64, .rescale = Rescale::when_grown});
-  return all;
 }
 
 // Whether a config that is preferred for 16 bits is one for 8 bits, where need be with tiles of 32 keys. What spills by
@@ -270,10 +129,10 @@ class Sm80Family final : public Family {
                                             const DeviceFacts& device) const override {
     const sm80::Config c = table().aggregate_of(config);
     const Problem problem = problem_of(workload);
-    if (sm80::grid_axes(c.tile_order) != attention::GridAxes::tiles_heads_batch &&
-        row_tiles(c.block_m, workload) > kMostGridYZ)
-      return fmt::format("tile_order counts {} tiles of {} rows in the grid's last dimension, which ends at {}",
-                         row_tiles(c.block_m, workload), c.block_m, kMostGridYZ);
+    if (const std::int64_t tiles = (workload.len_q + c.block_m - 1) / c.block_m;
+        sm80::grid_axes(c.tile_order) != attention::GridAxes::tiles_heads_batch && tiles > kMostGridYZ)
+      return fmt::format("tile_order counts {} tiles of {} rows in the grid's last dimension, which ends at {}", tiles,
+                         c.block_m, kMostGridYZ);
     switch (sm80::is_legal(c, problem, device.shared_bytes_per_block, device.shared_bytes_per_processor)) {
       case sm80::Illegal::no:
         return std::nullopt;
@@ -323,13 +182,17 @@ class Sm80Family final : public Family {
   }
 
   Config default_config(const Workload& workload, const DeviceFacts& device) const override {
-    for (sm80::Config c : preferred(workload, device)) {
-      if (workload.quantised && !fits_8_bits(c, workload, device)) continue;
-      Config config = table().config_of(c);
-      if (!is_illegal(config, workload, device)) return config;
-    }
-    HEED_CHECK(false && "the last preferred config is legal everywhere");
-    return {};
+    return chosen(workload, device, nullptr);
+  }
+
+  std::vector<DefaultRule> rules() const override {
+    return {sm80_tiles_rule([](const sm80::Config& c) {
+      return table().text_of(c, {"block_m", "block_n", "warp_rows", "kv_groups", "stages", "q_in_registers",
+                                 "split_wait", "overlap", "late_loads", "pipeline_sync", "rescale", "min_blocks"});
+    })};
+  }
+  Config default_by(const Workload& workload, const DeviceFacts& device, RuleTrace& trace) const override {
+    return chosen(workload, device, &trace);
   }
 
   std::string prelude(const Config& config, const Problem& problem) const override {
@@ -350,6 +213,17 @@ class Sm80Family final : public Family {
 
   int register_limit(const Config& config) const override {
     return sm80::registers_allowed(table().aggregate_of(config));
+  }
+
+ private:
+  Config chosen(const Workload& workload, const DeviceFacts& device, RuleTrace* trace) const {
+    for (sm80::Config c : sm80_defaults(workload, device, trace)) {
+      if (workload.quantised && !fits_8_bits(c, workload, device)) continue;
+      Config config = table().config_of(c);
+      if (!is_illegal(config, workload, device)) return config;
+    }
+    HEED_CHECK(false && "the last of the defaults is legal everywhere");
+    return {};
   }
 };
 
