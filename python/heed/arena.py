@@ -179,7 +179,7 @@ def kept_interrupts():
 def measure(options):
     """Measures what is asked and writes it row by row."""
     chosen = chosen_suites(options)
-    against = choose([options.against], SDPA + OTHERS + OF_CALLS, "contender", {"all": SDPA + OTHERS + OF_CALLS, "sdpa": SDPA})
+    against = choose([options.against or "sdpa"], SDPA + OTHERS + OF_CALLS, "contender", {"all": SDPA + OTHERS + OF_CALLS, "sdpa": SDPA})
     torch = require_torch()
     device = device_name(torch, options.device)
     name = torch.cuda.get_device_name() if device == "cuda" else "cpu"
@@ -214,7 +214,8 @@ def measure(options):
         if any(suite.name in CALL_SUITES for suite in chosen):
             from heed import feature_contenders, feature_contest
 
-            mine = [contender for contender in feature_contenders.contenders(facts) if contender.name in against or contender.name == "heed_dense"]
+            # Unless some are named all that compute such calls take part: each is the best at some of them.
+            mine = [contender for contender in feature_contenders.contenders(facts) if not options.against or contender.name in (*against, "heed_dense")]
             runs_of_calls |= dict.fromkeys(CALL_SUITES, feature_contest.FeatureContest(feature_contenders.Heed(facts), mine, device, built["device"], settings))
         if any(suite.name in PRECISION_SUITES for suite in chosen):
             from heed import precision_contenders, precision_contest
@@ -315,7 +316,11 @@ def parser():
     p.add_argument("--suite", action="append", default=[], metavar="NAME", help=f"{', '.join(SUITES)}, or all for those of a GPU; may be given several times")
     p.add_argument("--shapes", metavar="W,...", help="workloads of your own, written as for heed --shape")
     p.add_argument("--modes", default="graph_warm", metavar="M,...", help="of --shapes: graph_warm, graph_cold, eager or acceptance [graph_warm]")
-    p.add_argument("--against", default="sdpa", metavar="NAME,...", help=f"sdpa (every backend), all, or any of {', '.join(SDPA + OTHERS + OF_CALLS)}; in fp8 and int8 all that can be imported takes part [sdpa]")
+    p.add_argument(
+        "--against",
+        metavar="NAME,...",
+        help=f"sdpa (every backend), all, or any of {', '.join(SDPA + OTHERS + OF_CALLS)} [sdpa; in masks, ragged, paged, sparse, fp8 and int8 all that can be imported]",
+    )
     p.add_argument("--variant", action="append", default=[], metavar="[WORKLOAD=]VARIANT", help="Heed's variant, for one workload or for all others [auto, and the champion where there is one]")
     p.add_argument("--champions", metavar="FILE", help="what heed champions wrote [tuned/champions.json, unless --variant names one for all]")
     p.add_argument("--device", default="auto", choices=("auto", "cuda", "cpu"))
