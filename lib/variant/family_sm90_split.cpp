@@ -136,8 +136,7 @@ class Sm90SplitFamily final : public Family {
   std::vector<Dtype> dtypes() const override { return {Dtype::fp16, Dtype::bf16}; }
   HeadDims head_dims() const override { return {.listed = {32, 64, 96, 128, 192, 256}, .step = 8, .most = 256}; }
   std::vector<MaskKind> masks() const override { return {MaskKind::none, MaskKind::causal, MaskKind::window}; }
-  /// Those of one part of a row alone, for which no other part has to know anything.
-  Features features() const override { return {.sinks = true}; }
+  Features features() const override { return {.softcap = true, .sinks = true, .lengths = true}; }
   const std::vector<Knob>& knobs() const override { return table().knobs(); }
   SpecializationSupport specializations() const override { return sm90_split::kSpecializations; }
   SpecializationSupport specializations_of(const Config& config, const Workload& workload) const override {
