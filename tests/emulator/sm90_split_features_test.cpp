@@ -87,8 +87,8 @@ void run_softcaps(int right_offset, int left_offset = 0) {
 TEST(EmulatedSplitFeatures, Softcap) {
   run_softcaps<Config{}, kCapped>(0);
 }
-// The first n-block of each split has scores of 0, and later keys such of up to the cap: probabilities of 2^43 overflow,
-// and rows are computed again below the largest of capped scores.
+// The first n-block of each split has scores of 0, and later keys such of up to the cap: probabilities of 2^43
+// overflow, and rows are computed again below the largest of capped scores.
 template <Config kConfig, Problem kProblem>
 void run_overflown(int len_k) {
   const FeatureShape shape{.len_q = 20, .len_k = len_k, .right_offset = len_k, .score_scale = 300, .softcap = 30};

@@ -15,8 +15,8 @@ namespace heed::sm90_split {
 /// a box of 64 columns are lines of 128 bytes, each a permutation of its own pieces, so that rows in a row are a run of
 /// bytes.
 ///
-/// Other consumer warpgroups of the KV group may multiply these rows at the same time: they have zeroed them before, and
-/// meet zeros that become zeros. One whose rows see all keys of the iteration has no need to.
+/// Other consumer warpgroups of the KV group may multiply these rows at the same time: they have zeroed them before,
+/// and meet zeros that become zeros. One whose rows see all keys of the iteration has no need to.
 /// @param values where they begin
 /// @param first_key of the first row, counted from the tile's origin
 template <const Config& kConfig, const Problem& kProblem>

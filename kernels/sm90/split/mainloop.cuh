@@ -175,9 +175,8 @@ struct Mainloop {
           if (end > split.seen_by_all || end - kBlockN < tile.hidden_from_some(state.warpgroup))
             state.mask.hide(scores[c], first_key + c * kBlockN, state);
         } else {
-          if (end > split.seen_by_all &&
-              (!kResident || CtaTile::kLengths || kConfig.row_max == RowMax::online ||
-               end <= state.n_blocks.end * kBlockN))
+          if (end > split.seen_by_all && (!kResident || CtaTile::kLengths || kConfig.row_max == RowMax::online ||
+                                          end <= state.n_blocks.end * kBlockN))
             state.mask.hide(scores[c], first_key + c * kBlockN, state);
         }
       }

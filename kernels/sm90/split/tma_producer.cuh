@@ -71,8 +71,7 @@ struct TmaProducer {
           ptx::cp_async_bulk_tensor_4d_multicast(
               to + ((g * kBoxes + b) * kWarpgroupRows + first_row) * tile::kBoxRowBytes, tile.maps.q, at_barrier,
               b * tile::kBoxColumns, tile.q_row(tile.first_row + g * kWarpgroupRows + first_row), tile.head,
-              tile.q_batch(),
-              (1 << kConfig.cluster) - 1);
+              tile.q_batch(), (1 << kConfig.cluster) - 1);
       return;
     }
 #pragma unroll
@@ -91,8 +90,8 @@ struct TmaProducer {
   }
 
   /// Starts the loads of one iteration of a KV group, in the order in which they are needed. One thread. N-blocks past
-  /// the split's end are copied too: they are masked, and what lies past the last key arrives as zeros; past the last of
-  /// an entry as anything. The first keys may have come with the queries.
+  /// the split's end are copied too: they are masked, and what lies past the last key arrives as zeros; past the last
+  /// of an entry as anything. The first keys may have come with the queries.
   __device__ __forceinline__ static void load_iteration(const State& state, int group, Range range, int iteration,
                                                         int kv_head) {
     const CtaTile& tile = state.tile;
