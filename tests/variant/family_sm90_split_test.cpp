@@ -22,7 +22,7 @@ TEST(Families, ShortLaunchesTakeFeaturesWhereAskedByName) {
                                  ::testing::HasSubstr("heed::Params<kProblem> params")));
   }
   EXPECT_EQ(*family.refuses(parse_workload("b1h8l512d64:softcap=30:alibi:sinks:key_lengths:page=16"), hopper),
-            "ALiBi slopes and paged keys and values are not supported; it computes a softcap, attention sinks and "
+            "ALiBi slopes and paged keys and values are not supported; it computes a softcap and attention sinks and "
             "lengths of batch entries");
 }
 
