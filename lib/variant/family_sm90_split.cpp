@@ -8,6 +8,7 @@
 #include "variant/plan_grid.hpp"
 #include "variant/registry.hpp"
 #include "variant/rule_table.hpp"
+#include "workload/mask.hpp"
 
 namespace heed {
 namespace {
@@ -136,8 +137,7 @@ class Sm90SplitFamily final : public Family {
   std::vector<Dtype> dtypes() const override { return {Dtype::fp16, Dtype::bf16}; }
   HeadDims head_dims() const override { return {.listed = {32, 64, 96, 128, 192, 256}, .step = 8, .most = 256}; }
   std::vector<MaskKind> masks() const override { return {MaskKind::none, MaskKind::causal, MaskKind::window}; }
-  /// Those of one part of a row alone, for which no other part has to know anything.
-  Features features() const override { return {.sinks = true}; }
+  Features features() const override { return {.softcap = true, .sinks = true, .lengths = true}; }
   const std::vector<Knob>& knobs() const override { return table().knobs(); }
   SpecializationSupport specializations() const override { return sm90_split::kSpecializations; }
   SpecializationSupport specializations_of(const Config& config, const Workload& workload) const override {
@@ -223,6 +223,9 @@ class Sm90SplitFamily final : public Family {
       c.row_max = sm90_split::RowMax::stale_16;
       if (lined_up) c.mask_at = sm90_split::MaskAt::probabilities;
     }
+    // Exact row maxima wait for all scores of an iteration: 128 registers of them leave too few for features as well
+    // (104 bytes spilled with a softcap). Not measured.
+    if (dim == 64 && mask_kind(workload) == MaskKind::window && workload.has_features()) c.n_blocks_per_stage = 2;
     if (dim > 64) {
       c.rowsum = sm90_split::Rowsum::fadd;
       c.pv_start_step = 0;
@@ -262,6 +265,8 @@ class Sm90SplitFamily final : public Family {
       c.n_blocks_per_stage = 2;
       c.stages = 2;
       c.v_barriers = 1;
+      // 168 registers hold capped scores or what is seen of the diagonal: with both, 36 bytes are spilled.
+      if (workload.softcap != 0) c.mask_at = sm90_split::MaskAt::scores;
       if (workload.is_causal()) {
         // As evolved at b1h8l1024d64: 5.81 us; 5.87 with products from step 5 on and lengths first.
         c.pv_start_step = 3;

@@ -5,19 +5,44 @@
 namespace heed {
 namespace {
 
-TEST(Families, ShortLaunchesTakeSinksWhereAskedByName) {
+TEST(Families, ShortLaunchesTakeFeaturesWhereAskedByName) {
   DeviceFacts hopper = gpu_limits("sm_90a");
   hopper.processors = 132;
   const Family& family = find_family("fwd_sm90_split");
-  const Workload sinks = parse_workload("b1h8l512d64:sinks");
-  EXPECT_FALSE(family.refuses(sinks, hopper));
   EXPECT_EQ(default_family(parse_workload("b1h8l512d64"), hopper).name(), "fwd_sm90_split");
-  EXPECT_EQ(default_family(sinks, hopper).name(), "fwd_sm80");
-  EXPECT_THAT(parse_variant("fwd_sm90_split", sinks, hopper).unit(),
-              ::testing::AllOf(::testing::HasSubstr(".features = {.sinks = true}"),
-                               ::testing::HasSubstr("heed::Params<kProblem> params")));
-  EXPECT_THAT(*family.refuses(parse_workload("b1h8l512d64:sinks:softcap=30"), hopper),
-              ::testing::AllOf(::testing::HasSubstr("softcap is not supported"), ::testing::HasSubstr("sinks")));
+  for (const auto& [feature, member] : {std::pair{":sinks", ".sinks"},
+                                        {":softcap=30", ".softcap"},
+                                        {":key_lengths", ".lengths"},
+                                        {":ragged", ".lengths"}}) {
+    const Workload workload = parse_workload(std::string("b1h8l512d64:blhd") + feature);
+    EXPECT_EQ(family.refuses(workload, hopper).value_or(""), "") << feature;
+    EXPECT_EQ(default_family(workload, hopper).name(), "fwd_sm80") << feature;
+    EXPECT_THAT(parse_variant("fwd_sm90_split", workload, hopper).unit(),
+                ::testing::AllOf(::testing::HasSubstr(std::string(".features = {") + member + " = true}"),
+                                 ::testing::HasSubstr("heed::Params<kProblem> params")));
+  }
+  EXPECT_EQ(*family.refuses(parse_workload("b1h8l512d64:softcap=30:alibi:sinks:key_lengths:page=16"), hopper),
+            "ALiBi slopes and paged keys and values are not supported; it computes a softcap and attention sinks and "
+            "lengths of batch entries");
+}
+
+// What entries with lengths of their own do not have is taken back, with its one name; no default has it.
+TEST(Families, ShortLaunchesOfEntriesWithLengths) {
+  DeviceFacts hopper = gpu_limits("sm_90a");
+  hopper.processors = 132;
+  for (const auto& [knob, instead] : {std::pair{"epilogue=tma", "epilogue=st_b128"},
+                                      {"prologue=q_first", "prologue=lengths_first"},
+                                      {"mask_at=probabilities", "mask_at=scores"}}) {
+    const Workload ragged = parse_workload("b4h8l512d64:causal_bottom_right:ragged");
+    const Variant asked = parse_variant(std::string("fwd_sm90_split:") + knob, ragged, hopper);
+    EXPECT_THAT(asked.is_illegal(ragged, hopper).value_or(""), ::testing::HasSubstr(instead)) << knob;
+  }
+  for (const char* shape : {"b1h8l512", "b2h8l256", "b8h16l1024", "b64h12l128"})
+    for (const char* dim : {"d40", "d64", "d128", "d256"})
+      for (const char* mask : {"", ":causal_top_left", ":causal_bottom_right", ":window=100"}) {
+        const Workload w = parse_workload(std::string(shape) + dim + mask + ":softcap=5:sinks:key_lengths");
+        EXPECT_EQ(parse_variant("fwd_sm90_split", w, hopper).is_illegal(w, hopper).value_or(""), "") << to_string(w);
+      }
 }
 
 TEST(Families, HopperSaysWhatItCannotDo) {

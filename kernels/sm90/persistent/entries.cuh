@@ -1,13 +1,10 @@
 /// Entries of a batch that differ: lengths of their own, keys in pages, prefixes. What of a Q tile's entry the producer
 /// and the consumers of fwd_sm90_persistent have to know, which both work out from the same numbers of a launch.
-///
-/// Rows of all entries lie in one tensor where a launch has cu_seqlens, and its map is that of a batch of 1: an entry's
-/// first row is added to every coordinate. Boxes do not end where an entry does, so what is behind its end is read with
-/// it: rows of queries that are not stored, scores that are masked, and values that consumers zero (clear_values).
 #pragma once
 
 #include "kernels/attention/features.cuh"
 #include "kernels/sm90/persistent/entries.hpp"
+#include "kernels/sm90/rows_in_maps.cuh"
 #include "kernels/sm90/tma.cuh"
 
 namespace heed::sm90_persistent {
@@ -28,23 +25,12 @@ struct BlocksOfTile<true> {
   KeyBlocks blocks{};
 };
 
-/// Where the rows of an entry begin in the tensor maps: coordinates. Without lengths an empty type.
-template <bool kLengths>
-struct RowsInMaps {};
-template <>
-struct RowsInMaps<true> {
-  int first_q = 0;
-  int q_batch = 0;
-  int first_k = 0;
-  int k_batch = 0;
-};
-
 /// What the producer has to know of a Q tile's entry beside the launch's parameters as the entry has them.
 template <const Problem& kProblem>
 struct EntryOfTile {
   [[no_unique_address]] attention::SeenPrefix<kProblem> seen;
   [[no_unique_address]] BlocksOfTile<kProblem.features.blocks> listed;
-  [[no_unique_address]] RowsInMaps<kProblem.features.lengths> rows;
+  [[no_unique_address]] sm90::RowsInMaps<kProblem.features.lengths> rows;
 };
 
 /// The list of a Q tile, which lies in one block of rows.
@@ -98,13 +84,7 @@ __device__ __forceinline__ EntryOfTile<kProblem> entry_of_tile(const ScoreFeatur
                                                                const ScoreFeatureParams& own, const QTile& tile) {
   EntryOfTile<kProblem> of_tile;
   const int entry = tile.batch;
-  if constexpr (kProblem.features.lengths) {
-    auto& rows = of_tile.rows;
-    rows.q_batch = launch.cu_seqlens_q == nullptr ? entry : 0;
-    rows.first_q = launch.cu_seqlens_q == nullptr ? 0 : launch.cu_seqlens_q[entry];
-    rows.k_batch = launch.cu_seqlens_k == nullptr ? entry : 0;
-    rows.first_k = launch.cu_seqlens_k == nullptr ? 0 : launch.cu_seqlens_k[entry];
-  }
+  if constexpr (kProblem.features.lengths) sm90::find_rows(of_tile.rows, launch, entry);
   int prefix = 0;
   if constexpr (kProblem.features.prefix) prefix = of_tile.seen.prefix = prefix_of(own, entry);
   if constexpr (kProblem.features.blocks) of_tile.listed.blocks = blocks_of_tile<kConfig, kProblem>(own, tile, prefix);

@@ -172,12 +172,14 @@ HEED_HOST_DEVICE constexpr int threads(const Config& c) {
 enum class NamedBarrier {
   kv_group,   ///< one a KV group: all of its threads
   consumers,  ///< the threads of all KV groups, where one CTA merges them
+  cleared,    ///< one a consumer warpgroup: it has zeroed values past an entry's keys
 };
 
-HEED_HOST_DEVICE constexpr attention::NamedBarriers<NamedBarrier, 2> named_barriers(const Config& c) {
-  attention::NamedBarriers<NamedBarrier, 2> b;
+HEED_HOST_DEVICE constexpr attention::NamedBarriers<NamedBarrier, 3> named_barriers(const Config& c) {
+  attention::NamedBarriers<NamedBarrier, 3> b;
   b[NamedBarrier::kv_group] = {1, c.kv_groups};
   if (c.kv_groups > 1) b[NamedBarrier::consumers] = {1 + c.kv_groups, 1};
+  b[NamedBarrier::cleared] = {2 + c.kv_groups, c.m_warpgroups * c.kv_groups};
   return b;
 }
 

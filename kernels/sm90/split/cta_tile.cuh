@@ -1,8 +1,9 @@
 /// The Q tile of a CTA of fwd_sm90_split, and where its operands and barriers lie in shared memory.
 #pragma once
 
-#include "kernels/attention/features.hpp"
+#include "kernels/attention/features.cuh"
 #include "kernels/codegen.cuh"
+#include "kernels/sm90/rows_in_maps.cuh"
 #include "kernels/sm90/split/shared_plan.hpp"
 
 namespace heed::sm90_split {
@@ -55,6 +56,10 @@ struct Warpgroup {
   __device__ __forceinline__ int group_barrier() const {
     return attention::barrier_id<kConfig, NamedBarrier::kv_group>(kv_group);
   }
+  /// Its own.
+  __device__ __forceinline__ int cleared_barrier() const {
+    return attention::barrier_id<kConfig, NamedBarrier::cleared>(kv_group * kConfig.m_warpgroups + m_warpgroup);
+  }
 };
 
 template <const Config& kConfig, const Problem& kProblem>
@@ -62,14 +67,16 @@ struct CtaTile {
   // ---- compile-time facts
   static constexpr int kRows = kConfig.m_warpgroups * kWarpgroupRows;
   static constexpr bool kBegins = has_left_bound(kProblem.mask);
+  static constexpr bool kLengths = kProblem.features.lengths;  // of each entry
 
   // ---- state
-  const Params<kProblem>& params;
+  attention::ParamsOfEntry<kProblem> params;  // of the launch until the tile is found, then as its entry has it
   const TensorMaps& maps;
   SmemLayout<kConfig, kProblem> smem;
   int first_row;
   int head;
   int batch;
+  [[no_unique_address]] sm90::RowsInMaps<kLengths> rows_in_maps;  // of the entry
 
   __device__ __forceinline__ void find() {
     const attention::GridPlace at = attention::place_in_grid<grid_axes(kConfig), kConfig.cluster>(
@@ -77,12 +84,38 @@ struct CtaTile {
     first_row = q_tile_at(kConfig, at.index, at.q_tiles) * kRows;
     head = at.head;
     batch = at.batch;
+    if constexpr (kLengths) {
+      sm90::find_rows(rows_in_maps, params, batch);
+      params = attention::params_of_entry<kProblem>(params, batch);
+    }
+  }
+
+  /// Whether an entry with lengths has rows of this tile: a launch has as many tiles as its longest entry.
+  __device__ __forceinline__ bool has_rows() const { return !kLengths || first_row < params.len_q; }
+
+  // Coordinates in the tensor maps.
+
+  __device__ __forceinline__ int q_row(int row) const {
+    if constexpr (kLengths) return rows_in_maps.first_q + row;
+    return row;
+  }
+  __device__ __forceinline__ int q_batch() const {
+    if constexpr (kLengths) return rows_in_maps.q_batch;
+    return batch;
+  }
+  __device__ __forceinline__ int k_row(int key) const {
+    if constexpr (kLengths) return rows_in_maps.first_k + key;
+    return key;
+  }
+  __device__ __forceinline__ int k_batch() const {
+    if constexpr (kLengths) return rows_in_maps.k_batch;
+    return batch;
   }
 
   /// A division takes 100 clocks, between the launch and its first copy; a uniform load of the group size as many.
   __device__ __forceinline__ int kv_head() const {
     if constexpr (kConfig.gqa == Gqa::off) return head;
-    if constexpr (kProblem.specialization.specialize != Specialize::none)
+    if constexpr (kProblem.specialization.specialize != Specialize::none || kLengths)  // its params are registers
       return static_cast<int>(static_cast<unsigned>(head) / params.group_size);
     const unsigned group_size = reinterpret_cast<const int*>(&params)[kGroupSizeIndex + opaque_zero()];
     return group_size == 1 ? head : static_cast<int>(static_cast<unsigned>(head) / group_size);
@@ -99,6 +132,11 @@ struct CtaTile {
   __device__ __forceinline__ int hidden_from_some(const Warpgroup<kConfig>& warpgroup) const {
     const int last_row = first_row + (warpgroup.m_warpgroup + 1) * kWarpgroupRows - 1;
     return hidden_keys(kProblem.mask, last_row, params.left_offset, params.len_k) - origin();
+  }
+  /// Keys before this, and none from there on, are seen by some row of the entry: what lies behind may be NaN.
+  __device__ __forceinline__ int seen_by_entry() const {
+    const int end = visible_keys(kProblem.mask, params.len_q - 1, params.right_offset, params.len_k);
+    return kBegins ? end - origin() : end;
   }
 };
 

@@ -38,6 +38,7 @@ struct Forward {
   using Mainloop = sm90_split::Mainloop<kConfig, kProblem>;
   using Merge = sm90_split::Merge<kConfig, kProblem>;
   using Smem = SmemLayout<kConfig, kProblem>;
+  using CtaTile = sm90_split::CtaTile<kConfig, kProblem>;
 
   // ---- compile-time facts
   static constexpr bool kOneIteration = Mainloop::kOneIteration;
@@ -54,10 +55,13 @@ struct Forward {
       : state(params, Producer::found(maps), ptx::shared_address(dynamic_shared)) {
     state.find_place();
     if constexpr (Producer::kQueriesFirst) Producer::open(state);
+    // Lengths of entries may be the work of the launch before.
+    if constexpr (CtaTile::kLengths && Producer::kDependent) ptx::griddepcontrol_wait();
     state.tile.find();
-    state.find_keys(params.len_k);
+    state.find_keys(state.tile.params.len_k);
     state.find_seen();
-    state.softmax.scale_log2 = params.scale * attention::kLog2e;
+    // Scores that have been changed are in units of log2.
+    state.softmax.scale_log2 = changes_scores(kProblem.features) ? 1.0F : params.scale * attention::kLog2e;
   }
 
   __device__ __forceinline__ void aim() {
@@ -69,6 +73,8 @@ struct Forward {
     const auto& tile = state.tile;
     const auto& split = state.split;
     const unsigned shared = tile.smem.shared;
+    if constexpr (CtaTile::kLengths)
+      if (!tile.has_rows()) return;  // so do all CTAs of its cluster
     if constexpr (!Producer::kQueriesFirst) Producer::open(state);
     if constexpr (Producer::kSharesQueries) Producer::share_queries(state);
     if constexpr (Mainloop::kOnes) {
@@ -91,19 +97,20 @@ struct Forward {
       if constexpr (Producer::kDependent) ptx::griddepcontrol_wait();
       // Two programs from here on: masks between products cost even where nothing is masked. Where their results met
       // again, ptxas would serialise all products (C7511); with a third it keeps registers for two. Under a causal mask
-      // some part of nearly every Q tile is masked and the others would wait for it.
-      constexpr bool kCausalIteration = kOneIteration && has_right_bound(kProblem.mask);
+      // some part of nearly every Q tile is masked and the others would wait for it; likewise the last part of an entry
+      // with a length of its own.
+      constexpr bool kMasksIterations = kOneIteration && (has_right_bound(kProblem.mask) || CtaTile::kLengths);
       constexpr Masks kUsual = kMasksProbabilities ? Masks::probabilities
-                               : kCausalIteration  ? Masks::scores
+                               : kMasksIterations  ? Masks::scores
                                                    : Masks::none;
       bool is_usual = kMasksProbabilities ? state.mask.is_lined_up
-                      : kCausalIteration  ? true
+                      : kMasksIterations  ? true
                                           : state.first_key_of(split.iterations) <= split.seen_by_all;
       if constexpr (has_left_bound(kProblem.mask) && kUsual == Masks::none)
         is_usual = is_usual && tile.hidden_from_some(state.warpgroup) <= state.first_key_of(0);
       // With known sizes it may be that no split needs the other.
       constexpr bool kAllUsual = kMasksProbabilities ? !kKnown.some_are_askew
-                                 : kCausalIteration  ? true
+                                 : kMasksIterations  ? true
                                                      : !kKnown.some_are_masked;
       constexpr bool kAllFit =
           !kOneIteration || (!kKnown.some_are_longer && (!kKeepsForLater || !kKnown.some_are_none));

@@ -20,10 +20,11 @@ HEED_HOST_DEVICE constexpr int registers_named(const Config& c, int head_dim) {
   return tile::registers_named(columns > c.block_n ? columns : c.block_n);
 }
 
-/// Whether probabilities can be taken out: sums then have to come from what the tensor cores see of them.
+/// Whether probabilities can be taken out: sums then have to come from what the tensor cores see of them. The last key
+/// of an entry with a length of its own may be any of an n-block.
 HEED_HOST_DEVICE constexpr bool can_mask_probabilities(const Config& c, const Problem& problem) {
   return problem.mask == MaskKind::causal && c.block_n == kWarpgroupRows && c.row_max != RowMax::online &&
-         c.rowsum == Rowsum::mma;
+         c.rowsum == Rowsum::mma && !problem.features.lengths;
 }
 
 /// Whether the columns that a part keeps are boxes of their own, and its values stay until they are multiplied.
@@ -55,6 +56,11 @@ HEED_HOST_DEVICE constexpr Config canonical(Config c, const Problem& problem) {
     c.merge_dtype = MergeDtype::fp32;  // four tiles share a piece of last bytes
   if (c.cluster == 1) c.lse_first = LseFirst::off;
   if (c.cluster == 1) c.tma_multicast = TmaMulticast::none;
+  if (problem.features.lengths) {
+    // Where an entry's queries lie is known by its lengths, and no box ends where an entry does.
+    if (c.prologue == Prologue::q_first) c.prologue = Prologue::lengths_first;
+    if (c.epilogue == EpilogueStore::tma) c.epilogue = EpilogueStore::st_b128;
+  }
   if (c.tma_multicast == TmaMulticast::q && c.prologue == Prologue::q_first) c.prologue = Prologue::maps_first;
   if (c.epilogue == EpilogueStore::tma && !can_store_boxes(c, problem.head_dim)) c.epilogue = EpilogueStore::st_b128;
   if (!can_keep_for_later(c, problem.head_dim)) c.pv_split_n = PvSplitN::off;

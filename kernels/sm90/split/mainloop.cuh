@@ -2,6 +2,7 @@
 /// registers at once, from their products with the queries to those with the values.
 #pragma once
 
+#include "kernels/attention/features.cuh"
 #include "kernels/attention/softmax.cuh"
 #include "kernels/codegen.cuh"
 #include "kernels/ptx/cluster.cuh"
@@ -9,6 +10,7 @@
 #include "kernels/ptx/mbarrier.cuh"
 #include "kernels/ptx/memory.cuh"
 #include "kernels/ptx/wgmma.cuh"
+#include "kernels/sm90/split/cleared_values.cuh"
 #include "kernels/sm90/split/gemms.cuh"
 #include "kernels/sm90/split/mask.cuh"
 #include "kernels/sm90/split/merge.cuh"
@@ -59,6 +61,15 @@ struct Mainloop {
   __device__ __forceinline__ static void clear(State& state) {
     state.gemms.clear();
     state.softmax.row_sum[0] = state.softmax.row_sum[1] = 0.0F;
+  }
+
+  /// Those of one n-block, before any is hidden.
+  __device__ __forceinline__ static void change_scores(const State& state, float (&scores)[kBlockN / 2],
+                                                       int first_key) {
+    const auto& tile = state.tile;
+    if constexpr (CtaTile::kBegins) first_key += tile.origin();
+    const attention::ScoreChanges<kProblem> changes(tile.params, tile.batch, tile.head);
+    changes.change_scores(scores, tile.params, state.row(0), first_key + 2 * (state.place.lane % 4));
   }
 
   /// All iterations of the split, again where its first keys overflowed and it votes by itself.
@@ -152,18 +163,20 @@ struct Mainloop {
         ptx::wgmma_wait_group(committed - 1 - score_group[c]);
         keep_live(scores[c]);
       }
+      if constexpr (changes_scores(kProblem.features)) change_scores(state, scores[c], first_key + c * kBlockN);
       // From the first n-block comes the row maximum.
       if constexpr (kKept && kFirst)
         if (c == 0 && state.mask.diagonal <= state.n_blocks.first) state.mask.hide(scores[0], first_key, state);
       if constexpr (kMasked) {
         const int end = first_key + (c + 1) * kBlockN;
-        // N-blocks past the end of a split that stays weigh nothing anyway, but a maximum of all would see them.
+        // N-blocks past the end of a split that stays weigh nothing anyway, but a maximum of all would see them; past
+        // an entry's keys scores may be NaN.
         if constexpr (CtaTile::kBegins) {
           if (end > split.seen_by_all || end - kBlockN < tile.hidden_from_some(state.warpgroup))
             state.mask.hide(scores[c], first_key + c * kBlockN, state);
         } else {
-          if (end > split.seen_by_all &&
-              (!kResident || kConfig.row_max == RowMax::online || end <= state.n_blocks.end * kBlockN))
+          if (end > split.seen_by_all && (!kResident || CtaTile::kLengths || kConfig.row_max == RowMax::online ||
+                                          end <= state.n_blocks.end * kBlockN))
             state.mask.hide(scores[c], first_key + c * kBlockN, state);
         }
       }
@@ -259,8 +272,12 @@ struct Mainloop {
       for (int j = 0; j < products(kConfig); ++j) {
         if (pv_commit_after_step(kConfig, j) != k) continue;
         const int step = j * kConfig.pv_ksteps_per_commit;
-        if (step % Smem::kValueSteps == 0)
+        if (step % Smem::kValueSteps == 0) {
           ptx::mbarrier_wait(tile.smem.v_full(kv_group, slot, step / Smem::kValueSteps), parity);
+          if constexpr (CtaTile::kLengths && kMasked)
+            clear_values_past_keys(state, tile.smem.values(kv_group, slot) + Smem::value_offset(step),
+                                   first_key + step * kMmaK);
+        }
         ptx::wgmma_fence();
 #pragma unroll
         for (int i = 0; i < kConfig.pv_ksteps_per_commit; ++i)
@@ -339,6 +356,7 @@ struct Mainloop {
       Gemms::qk(scores, queries, keys, kStay ? n_block - n_blocks.first : 0);
       ptx::wgmma_wait_group(0);
       keep_live(scores);
+      if constexpr (changes_scores(kProblem.features)) change_scores(state, scores, n_block * kBlockN);
       state.mask.hide(scores, n_block * kBlockN, state);
       float of_n_block[2];
 #pragma unroll

@@ -63,7 +63,7 @@ struct ThreadState {
 
   /// What is not found yet has no value: zeros in its place would be a constant that other programs are made of.
   __device__ __forceinline__ ThreadState(const Params<kProblem>& params, const TensorMaps& maps, unsigned shared)
-      : tile{params, maps, {shared}, 0, 0, 0} {}
+      : tile{params, maps, {shared}, 0, 0, 0, {}} {}
 
   __device__ __forceinline__ void find_place() {
     place.lane = threadIdx.x % 32;

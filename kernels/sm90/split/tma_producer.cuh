@@ -70,27 +70,28 @@ struct TmaProducer {
         for (int b = 0; b < kBoxes; ++b)
           ptx::cp_async_bulk_tensor_4d_multicast(
               to + ((g * kBoxes + b) * kWarpgroupRows + first_row) * tile::kBoxRowBytes, tile.maps.q, at_barrier,
-              b * tile::kBoxColumns, tile.first_row + g * kWarpgroupRows + first_row, tile.head, tile.batch,
-              (1 << kConfig.cluster) - 1);
+              b * tile::kBoxColumns, tile.q_row(tile.first_row + g * kWarpgroupRows + first_row), tile.head,
+              tile.q_batch(), (1 << kConfig.cluster) - 1);
       return;
     }
 #pragma unroll
     for (int g = 0; g < kMWarpgroups; ++g)
       sm90::load_boxes<kBoxes>(to + g * kBoxes * kWarpgroupRows * tile::kBoxRowBytes,
                                kWarpgroupRows * tile::kBoxRowBytes, tile.maps.q, at_barrier,
-                               tile.first_row + g * kWarpgroupRows, tile.head, tile.batch);
+                               tile.q_row(tile.first_row + g * kWarpgroupRows), tile.head, tile.q_batch());
   }
 
   /// One n-block.
   __device__ __forceinline__ static void load_k(const CtaTile& tile, unsigned to, unsigned at_barrier, int first_key,
                                                 int kv_head) {
     if constexpr (CtaTile::kBegins) first_key += tile.origin();
-    sm90::load_boxes<kBoxes>(to, kPlan.key_box, tile.maps.k, at_barrier, first_key, kv_head, tile.batch);
+    sm90::load_boxes<kBoxes>(to, kPlan.key_box, tile.maps.k, at_barrier, tile.k_row(first_key), kv_head,
+                             tile.k_batch());
   }
 
   /// Starts the loads of one iteration of a KV group, in the order in which they are needed. One thread. N-blocks past
-  /// the split's end are copied too: they are masked, and what lies past the last key arrives as zeros. The first keys
-  /// may have come with the queries.
+  /// the split's end are copied too: they are masked, and what lies past the last key arrives as zeros; past the last
+  /// of an entry as anything. The first keys may have come with the queries.
   __device__ __forceinline__ static void load_iteration(const State& state, int group, Range range, int iteration,
                                                         int kv_head) {
     const CtaTile& tile = state.tile;
@@ -111,7 +112,8 @@ struct TmaProducer {
       const unsigned at_barrier = tile.smem.v_full(group, slot, w);
       ptx::mbarrier_arrive_expect_tx(at_barrier, kBoxes * kPlan.value_box);
       sm90::load_boxes<kBoxes>(tile.smem.values(group, slot) + w * kBoxes * kPlan.value_box, kPlan.value_box,
-                               tile.maps.v, at_barrier, first_key + w * Smem::kValueSteps * kMmaK, kv_head, tile.batch);
+                               tile.maps.v, at_barrier, tile.k_row(first_key + w * Smem::kValueSteps * kMmaK), kv_head,
+                               tile.k_batch());
     }
   }
 
