@@ -7,8 +7,7 @@
 #include "variant/kernel_source.hpp"
 #include "variant/plan_grid.hpp"
 #include "variant/registry.hpp"
-#include "variant/rule_table.hpp"
-#include "workload/mask.hpp"
+#include "variant/sm90_split_default.hpp"
 
 namespace heed {
 namespace {
@@ -117,12 +116,6 @@ bool fits_two_a_processor(const Workload& w, std::int64_t num_sms) {
   return sm90_split::padded_dim(static_cast<int>(w.dim)) == 64 && 2 * tiles > num_sms && tiles <= num_sms;
 }
 
-// Whether rows see two n-blocks of keys at most under a causal mask, in many waves.
-bool has_short_rows(const Workload& w, std::int64_t num_sms) {
-  return w.is_causal() && sm90_split::padded_dim(static_cast<int>(w.dim)) == 64 && w.len_k <= 128 &&
-         all_row_tiles(w) > 4 * num_sms;
-}
-
 class Sm90SplitFamily final : public Family {
  public:
   std::string_view name() const override { return "fwd_sm90_split"; }
@@ -214,93 +207,19 @@ class Sm90SplitFamily final : public Family {
   }
 
   Config default_config(const Workload& workload, const DeviceFacts& device) const override {
-    sm90_split::Config c;
-    const int dim = sm90_split::padded_dim(static_cast<int>(workload.dim));
-    const std::int64_t num_sms = num_sms_of(device);
-    if (workload.heads == workload.heads_kv) c.gqa = sm90_split::Gqa::off;
-    const bool lined_up = workload.mask == Mask::causal_top_left || (workload.len_k - workload.len_q) % 64 == 0;
-    if (workload.is_causal()) {
-      c.row_max = sm90_split::RowMax::stale_16;
-      if (lined_up) c.mask_at = sm90_split::MaskAt::probabilities;
-    }
-    // Exact row maxima wait for all scores of an iteration: 128 registers of them leave too few for features as well
-    // (104 bytes spilled with a softcap). Not measured.
-    if (dim == 64 && mask_kind(workload) == MaskKind::window && workload.has_features()) c.n_blocks_per_stage = 2;
-    if (dim > 64) {
-      c.rowsum = sm90_split::Rowsum::fadd;
-      c.pv_start_step = 0;
-      c.qk_in_flight = 1;
-      // Two n-blocks in one iteration: 3.89 us at b1h16l256d128 on an H200, 4.32 us with iterations of one.
-      c.n_blocks_per_stage = 2;
-    }
-    if (dim > 128) {
-      c.n_blocks_per_stage = 1;
-      c.stages = 2;
-      if (dim == 256) c.block_n = 32;  // 128 registers of output leave little
-      c.v_barriers = 1;
-    }
-    // One wave, in any order: without asking how many Q tiles there are.
-    const bool is_one_wave = 2 * all_row_tiles(workload) <= num_sms;
-    if (is_one_wave && dim <= 128) {
-      c.tile_order = sm90_split::TileOrder::ascending;
-      // Faster on an H200 by 0.03 us at b1h8l512d64 and 0.08 to 0.09 us at b1h16l256d128, the order of Q tiles
-      // included.
-      c.prologue =
-          dim == 64 && !workload.is_causal() ? sm90_split::Prologue::maps_first : sm90_split::Prologue::q_first;
-      // As evolved at b1h8l512d64: 1.002 times as fast as products of two steps.
-      if (dim == 64 && !workload.is_causal()) c.pv_ksteps_per_commit = 4;
-    }
-    if (has_short_rows(workload, num_sms)) {
-      c.cluster = 1;
-      c.min_blocks = 4;
-      c.n_blocks_per_stage = 1;
-      c.stages = 2;
-      c.qk_in_flight = 1;
-      c.v_barriers = 1;
-      c.pv_start_step = 0;
-    } else if (fits_two_a_processor(workload, num_sms)) {
-      if (workload.is_causal()) c.tile_order = sm90_split::TileOrder::lpt_then_spt;
-      c.min_blocks = 2;
-      c.producer = sm90_split::Producer::warp;
-      c.n_blocks_per_stage = 2;
-      c.stages = 2;
-      c.v_barriers = 1;
-      // 168 registers hold capped scores or what is seen of the diagonal: with both, 36 bytes are spilled.
-      if (workload.softcap != 0) c.mask_at = sm90_split::MaskAt::scores;
-      if (workload.is_causal()) {
-        // As evolved at b1h8l1024d64: 5.81 us; 5.87 with products from step 5 on and lengths first.
-        c.pv_start_step = 3;
-        c.prologue = sm90_split::Prologue::q_first;
-      } else {
-        c.pv_start_step = 0;
-      }
-    } else if (2 * all_row_tiles(workload) > num_sms) {
-      // Two blocks a tile only while they all run at once; longer parts than one iteration need a second stage.
-      c.cluster = 1;
-      c.producer = sm90_split::Producer::warpgroup;
-      c.stages = 2;
-      c.m_warpgroups = 2;
-      c.n_blocks_per_stage = dim == 64 ? 2 : 1;
-      c.v_barriers = 1;
-      c.pv_start_step = 0;
-    }
-    // Two parts of one iteration at head dim 128: H200, us, at b1h16l256d128 3.79 and causal 3.84 with columns that are
-    // kept beside those that are sent; 3.73 and 3.76 after them, 3.68 with the weights first as well; causal 1.004
-    // times as fast without those, and 1.008 times with a barrier for the values of each n-block (evolved).
-    if (sm90_split::can_keep_for_later(c, dim)) {
-      c.pv_split_n = sm90_split::PvSplitN::on;
-      c.row_max = sm90_split::RowMax::stale_16;
-      c.v_barriers = 2;
-      if (workload.is_causal())
-        c.pv_ksteps_per_commit = 1;
-      else
-        c.lse_first = sm90_split::LseFirst::on;
-    }
-    // H200, us: b1h8l512d64 3.31 / 3.28, causal 3.355 / 3.345, b1h8l1024d64 causal 5.97 / 5.96.
-    if (dim == 64 && c.cluster > 1) c.lse_first = sm90_split::LseFirst::on;
-    Config config = table().config_of(sm90_split::canonical(c, problem_of(workload)));
+    Config config =
+        table().config_of(sm90_split::canonical(sm90_split_default(workload, device, nullptr), problem_of(workload)));
     HEED_CHECK(!is_illegal(config, workload, device));
     return config;
+  }
+
+  std::vector<DefaultRule> rules() const override {
+    return sm90_split_rules([](const sm90_split::Config& c, std::initializer_list<std::string_view> names) {
+      return table().text_of(c, names);
+    });
+  }
+  Config default_by(const Workload& workload, const DeviceFacts& device, RuleTrace& trace) const override {
+    return table().config_of(sm90_split::canonical(sm90_split_default(workload, device, &trace), problem_of(workload)));
   }
 
   std::string prelude(const Config& config, const Problem& problem) const override {

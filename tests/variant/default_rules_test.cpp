@@ -34,7 +34,7 @@ TEST(DefaultRules, EveryRowIsReadAsKnobsAndSaysWhatItRestsOn) {
       }
     }
   }
-  EXPECT_EQ(families_with_rules, 4);
+  EXPECT_EQ(families_with_rules, 5);
 }
 
 TEST(DefaultRules, ATraceChangesNoDefaultAndNamesRowsThatExist) {
