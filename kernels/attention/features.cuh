@@ -177,7 +177,8 @@ struct ScoreChanges<kProblem, true> {
   /// @param first the key of the lane's first column
   /// @param reads_bias false where the bias leaves all of these scores as they are
   /// @param ahead BiasesAhead of this tile in a kernel that asks for biases ahead
-  template <int kRegisters, class Ahead = NoBiasesAhead>
+  /// @tparam kSmall softcaps of small scores have a way of their own, which takes registers
+  template <bool kSmall = true, int kRegisters, class Ahead = NoBiasesAhead>
   __device__ __forceinline__ void change_scores(float (&s)[kRegisters], const ScoreFeatureParams& p, int row, int first,
                                                 bool reads_bias = true, const Ahead& ahead = {}) const {
     const float scale = p.scale * kLog2e;
@@ -185,9 +186,10 @@ struct ScoreChanges<kProblem, true> {
       const float rate = p.scale * ptx::rcp_approx_ftz(p.softcap);
       const float cap = p.softcap * kLog2e;
       float largest = 0.0F;
+      if constexpr (kSmall)
 #pragma unroll
-      for (int i = 0; i < kRegisters; ++i) largest = fmaxf(largest, fabsf(s[i]));
-      if (is_small(largest, rate)) {
+        for (int i = 0; i < kRegisters; ++i) largest = fmaxf(largest, fabsf(s[i]));
+      if (kSmall && is_small(largest, rate)) {
 #pragma unroll
         for (int i = 0; i < kRegisters; ++i) s[i] = capped_small(s[i], rate, cap);
       } else {

@@ -69,7 +69,7 @@ struct Mainloop {
     const auto& tile = state.tile;
     if constexpr (CtaTile::kBegins) first_key += tile.origin();
     const attention::ScoreChanges<kProblem> changes(tile.params, tile.batch, tile.head);
-    changes.change_scores(scores, tile.params, state.row(0), first_key + 2 * (state.place.lane % 4));
+    changes.template change_scores<false>(scores, tile.params, state.row(0), first_key + 2 * (state.place.lane % 4));
   }
 
   /// All iterations of the split, again where its first keys overflowed and it votes by itself.
