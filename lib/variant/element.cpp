@@ -26,7 +26,7 @@ const std::array<ElementFacts, 6>& table() {
   return all;
 }
 
-constexpr std::pair<std::string_view, MaskKind> kMasks[] = {
+constexpr std::pair<std::string_view, MaskKind> kMaskKinds[] = {
     {"none", MaskKind::none}, {"causal", MaskKind::causal}, {"window", MaskKind::window}};
 
 template <typename Entries, typename Matches>
@@ -67,13 +67,13 @@ const ElementFacts& find_element(std::string_view name) {
 }
 
 std::string_view to_string(MaskKind mask) {
-  return known(find(kMasks, [&](const auto& row) { return row.second == mask; }), "kind of mask",
+  return known(find(kMaskKinds, [&](const auto& row) { return row.second == mask; }), "kind of mask",
                static_cast<int>(mask))
       .first;
 }
 
 MaskKind parse_mask_kind(std::string_view name) {
-  return named(find(kMasks, [&](const auto& row) { return row.first == name; }), "kind of mask", name,
+  return named(find(kMaskKinds, [&](const auto& row) { return row.first == name; }), "kind of mask", name,
                {"none", "causal", "window"})
       .second;
 }
