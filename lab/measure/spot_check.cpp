@@ -1,9 +1,10 @@
 #include "measure/spot_check.hpp"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <mutex>
@@ -11,7 +12,7 @@
 
 #include "base/check.hpp"
 #include "base/parallel.hpp"
-#include "workload/half.hpp"
+#include "workload/elements.hpp"
 
 namespace heed::measure {
 namespace {
@@ -21,12 +22,24 @@ constexpr int kUnderWay = -2;  // may hold anything
 
 constexpr double kMostCheckedBytes = 256e6;  // of sets looked at in one check, but one set at least
 constexpr double kAllRowsFlops = 0.1e9;      // of the launches of all sets: up to there every row is recomputed
+constexpr std::size_t kAtOnce = 64;          // elements of a row
 constexpr double kOutlier = 32;
 constexpr int kOutlierEvery = 16;
 // The largest of many is about 4 sigma: 60, and 160, where e^160 is no fp32 number: without the maximum it overflows.
 constexpr double kLargeScoreDeviations[] = {15, 40};
 constexpr double kLargestScoreDeviation = 50;
 constexpr int kMostExponent = 8;  // of N(0, 1): 6 * 2^8 is far from 65504, for K and for the oracle's Q
+
+// A CPU launches in the arena, which the worker and this process share; a device in memory of its own.
+bool is_in_place(const worker::Worker& worker) {
+  return worker.device() == DeviceKind::cpu;
+}
+
+// A runner maps inputs read-only, in whole pages; where a page is larger than a guard it may hold an output as well.
+bool inputs_are_protected() {
+  static const bool result = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE)) <= verify::kGuardBytes;
+  return result;
+}
 
 std::vector<float> scales(const Workload& w, KeyScale kind, Random& random) {
   std::vector<float> result(static_cast<std::size_t>(w.dim), 1.0F);
@@ -87,29 +100,51 @@ std::vector<worker::Range> SpotCheck::wanted() const {
   return ranges;
 }
 
+std::uint64_t SpotCheck::kept_bytes(const TimedSets& sets, const worker::Worker& worker) {
+  return is_in_place(worker) ? sets.scene(0).o().bytes : sets.stride();
+}
+
 SpotCheck::Image SpotCheck::take(worker::Worker& worker, int slot, bool keep, double limit_s) {
   Image image;
-  image.stopped = worker.spot_check(slot, replays_, launches_, sets_.factors_to(totals_), wanted(), sets_.image_bytes(),
+  const bool in_place = is_in_place(worker);
+  image.stopped = worker.spot_check(slot, replays_, launches_, sets_.factors_to(totals_),
+                                    in_place ? std::vector<worker::Range>() : wanted(), sets_.image_bytes(),
                                     sets_.image_bytes(), limit_s);
+  if (in_place)
+    image.memory = check_memory(worker, image,
+                                keep && inputs_are_protected() ? TimedSets::Reach::but_inputs : TimedSets::Reach::all);
   if (!keep) return image;
-  image.kept = sets_.take_buffer();
-  image.kept.resize(looked_at_.size() * sets_.stride());
+  std::vector<std::byte> kept = sets_.take_buffer();
+  const std::uint64_t each = kept_bytes(sets_, worker);
+  kept.resize(looked_at_.size() * each);
   parallel_for(std::ssize(looked_at_), 0, [&](std::int64_t i) {
-    std::memcpy(image.kept.data() + static_cast<std::uint64_t>(i) * sets_.stride(),
-                worker.arena().data() + sets_.image_bytes() + sets_.offset_of(looked_at_[static_cast<std::size_t>(i)]),
-                sets_.stride());
+    const auto index = static_cast<std::size_t>(i);
+    std::memcpy(kept.data() + index * each, in_place ? output_of(worker, image, index) : bytes_of(worker, image, index),
+                each);
   });
+  image.kept = std::move(kept);
   return image;
 }
 
 SpotCheck::Image SpotCheck::fetch(worker::Worker& worker, double limit_s) {
-  worker.fetch(wanted(), sets_.image_bytes(), sets_.image_bytes(), limit_s);
-  return {.stopped = {.complete = launches_, .begun = launches_}, .kept = {}};
+  Image image{.stopped = {.complete = launches_, .begun = launches_}, .kept = {}, .memory = {}};
+  if (is_in_place(worker))
+    image.memory = check_memory(worker, image, TimedSets::Reach::all);
+  else
+    worker.fetch(wanted(), sets_.image_bytes(), sets_.image_bytes(), limit_s);
+  return image;
 }
 
-std::byte* SpotCheck::bytes_of(worker::Worker& worker, Image& image, std::size_t index) const {
-  return image.kept.empty() ? worker.arena().data() + sets_.image_bytes() + sets_.offset_of(looked_at_[index])
-                            : image.kept.data() + index * sets_.stride();
+const std::byte* SpotCheck::bytes_of(worker::Worker& worker, const Image& image, std::size_t index) const {
+  if (!image.kept.empty()) return image.kept.data() + index * sets_.stride();
+  const std::uint64_t copy = is_in_place(worker) ? 0 : sets_.image_bytes();
+  return worker.arena().data() + copy + sets_.offset_of(looked_at_[index]);
+}
+
+const std::byte* SpotCheck::output_of(worker::Worker& worker, const Image& image, std::size_t index) const {
+  const verify::Place& o = sets_.scene(looked_at_[index]).o();
+  const bool is_output_alone = !image.kept.empty() && image.memory;
+  return is_output_alone ? image.kept.data() + index * o.bytes : bytes_of(worker, image, index) + o.offset;
 }
 
 int SpotCheck::writer(int set, const worker::Stopped& stopped) const {
@@ -142,48 +177,67 @@ const verify::Reference& SpotCheck::reference(int set, int writer) {
   return at->second;
 }
 
-verify::Comparison SpotCheck::check(worker::Worker& worker, Image& image) {
+verify::Comparison SpotCheck::described(verify::Comparison found, int set, const Image& image) const {
+  if (found.finding != Finding::none)
+    found.text = fmt::format("in the timed launches (stopped in replay {}, after launch {} of {}), set {}: {}",
+                             replays_ + 1, image.stopped.complete, sets_.plan().launches, set, found.text);
+  return found;
+}
+
+verify::Comparison SpotCheck::check_memory(worker::Worker& worker, const Image& image, TimedSets::Reach reach) const {
+  std::vector<verify::Comparison> found(looked_at_.size());
+  parallel_for(std::ssize(looked_at_), 0, [&](std::int64_t index) {
+    const auto i = static_cast<std::size_t>(index);
+    const int set = looked_at_[i];
+    found[i] = sets_.check_memory(set, bytes_of(worker, image, i), totals_.back(),
+                                  writer(set, image.stopped) == kUnderWay, reach);
+  });
+  for (std::size_t i = 0; i < found.size(); ++i)
+    if (found[i].finding != Finding::none) return described(std::move(found[i]), looked_at_[i], image);
+  return {};
+}
+
+verify::Comparison SpotCheck::check_inputs(const TimedSets& sets, worker::Worker& worker) {
+  if (!is_in_place(worker)) return {};
+  std::vector<verify::Comparison> found(static_cast<std::size_t>(sets.plan().sets));
+  parallel_for(sets.plan().sets, 0, [&](std::int64_t at) {
+    const auto set = static_cast<int>(at);
+    found[static_cast<std::size_t>(at)] =
+        sets.check_memory(set, worker.arena().data() + sets.offset_of(set), sets.product(), true);
+  });
+  for (std::size_t set = 0; set < found.size(); ++set)
+    if (found[set].finding != Finding::none) {
+      found[set].text = fmt::format("after the timed launches, set {}: {}", set, found[set].text);
+      return found[set];
+    }
+  return {};
+}
+
+verify::Comparison SpotCheck::check(worker::Worker& worker, const Image& image) {
   verify::Comparison result;
   if (image.stopped.wrote_out_of_bounds) {
     result.finding = Finding::wrote_outside;
     result.text = "it wrote outside its outputs, to device memory that is part of no tensor";
     return result;
   }
-  std::vector<verify::Comparison> keys(looked_at_.size());
-  std::vector<verify::Comparison> slack(looked_at_.size());
-  parallel_for(std::ssize(looked_at_), 0, [&](std::int64_t index) {
-    const auto i = static_cast<std::size_t>(index);
-    std::byte* after = bytes_of(worker, image, i);
-    if (writer(looked_at_[i], image.stopped) == kUnderWay) sets_.end_launch(looked_at_[i], after);
-    keys[i] = sets_.restore_keys(looked_at_[i], after, totals_.back());
-    slack[i] = sets_.check_slack(looked_at_[i], after);
-  });
+  result = image.memory ? *image.memory : check_memory(worker, image, TimedSets::Reach::all);
+  if (result.finding != Finding::none) return result;
   // Of one set: the others are compared with another slot's, if that was stopped at the same launch. Where the oracle
   // costs little, of all: on a CPU small launches are seldom stopped alike.
   const bool all_rows = sets_.workload().flops() * static_cast<double>(looked_at_.size()) <= kAllRowsFlops;
   bool with_rows = true;
   for (std::size_t i = 0; i < looked_at_.size(); ++i) {
     const int set = looked_at_[i];
-    std::byte* after = bytes_of(worker, image, i);
     const int by = writer(set, image.stopped);
-    result = keys[i];
-    if (result.finding == Finding::none) {
-      const bool known = by >= 0 || (by == kEarlier && replays_ > 0);
-      if (!known) {  // under way, or of the lead alone, which may be of fewer launches than a replay
-        const verify::Scene::ForbiddenWrite forbidden_write = sets_.scene(set).forbidden_write(after);
-        result.finding = forbidden_write.finding;
-        result.text = forbidden_write.text;
-      } else {
-        const verify::Reference none;
-        result = verify::compare(sets_.scene(set), after, with_rows ? reference(set, by) : none, false);
-        with_rows = all_rows;
-      }
-    }
-    if (result.finding == Finding::none) result = slack[i];
-    if (result.finding == Finding::none) continue;
-    result.text = fmt::format("in the timed launches (stopped in replay {}, after launch {} of {}), set {}: {}",
-                              replays_ + 1, image.stopped.complete, sets_.plan().launches, set, result.text);
-    return result;
+    // Else under way, or of the lead alone, which may be of fewer launches than a replay.
+    const bool known = by >= 0 || (by == kEarlier && replays_ > 0);
+    if (!known) continue;
+    const verify::Reference none;
+    result = described(verify::compare_outputs(sets_.scene(set), {output_of(worker, image, i)},
+                                               with_rows ? reference(set, by) : none, false),
+                       set, image);
+    if (result.finding != Finding::none) return result;
+    with_rows = all_rows;
   }
   return result;
 }
@@ -191,11 +245,10 @@ verify::Comparison SpotCheck::check(worker::Worker& worker, Image& image) {
 SpotCheck::Outputs SpotCheck::outputs(worker::Worker& worker, const Image& image) const {
   Outputs result;
   for (std::size_t i = 0; i < looked_at_.size(); ++i) {
-    const verify::Place& o = sets_.scene(looked_at_[i]).o();
-    const std::byte* at = bytes_of(worker, const_cast<Image&>(image), i) + o.offset;
+    const std::byte* at = output_of(worker, image, i);
     result.writers.push_back(writer(looked_at_[i], image.stopped));
     // The next slot's image takes the arena's place; a kept image stays.
-    if (image.kept.empty()) at = result.copies.emplace_back(at, at + o.bytes).data();
+    if (image.kept.empty()) at = result.copies.emplace_back(at, at + sets_.scene(looked_at_[i]).o().bytes).data();
     result.at.push_back(at);
   }
   return result;
@@ -234,13 +287,18 @@ verify::Comparison SpotCheck::compare(const Outputs& base, const Outputs& trial)
       double norm = 0;
       double worst = 0;
       double row_largest = 0;
-      for (std::size_t d = 0; d < static_cast<std::size_t>(w.dim_v); ++d) {
-        const double want = load_element(w.dtype, base.at[i], at + d);
-        const double got = load_element(w.dtype, trial.at[i], at + d);
-        error += (got - want) * (got - want);
-        norm += want * want;
-        worst = std::max(worst, std::abs(got - want));
-        row_largest = std::max(row_largest, std::abs(want));
+      for (std::size_t begin = 0; begin < static_cast<std::size_t>(w.dim_v); begin += kAtOnce) {
+        const std::size_t count = std::min(kAtOnce, static_cast<std::size_t>(w.dim_v) - begin);
+        std::array<double, kAtOnce> want{};
+        std::array<double, kAtOnce> got{};
+        load_elements(w.dtype, base.at[i], at + begin, count, want.data());
+        load_elements(w.dtype, trial.at[i], at + begin, count, got.data());
+        for (std::size_t d = 0; d < count; ++d) {
+          error += (got[d] - want[d]) * (got[d] - want[d]);
+          norm += want[d] * want[d];
+          worst = std::max(worst, std::abs(got[d] - want[d]));
+          row_largest = std::max(row_largest, std::abs(want[d]));
+        }
       }
       errors[static_cast<std::size_t>(row)] = error;
       norms[static_cast<std::size_t>(row)] = norm;

@@ -34,20 +34,29 @@ class SpotCheck {
   /// After whole passes over the launch list, with K as it is now: the outputs of eager launches. For `fetch`.
   static SpotCheck of_whole_passes(TimedSets& sets, std::uint64_t seed);
 
-  /// What a slot left. Of a set, its bytes lie `place_in_image` further on.
+  /// What a slot left.
   struct Image {
     worker::Stopped stopped;
-    std::vector<std::byte> kept;  ///< the sets looked at, one after the other; empty: they are still in the arena
+    /// The sets looked at, one after the other: all their bytes, or O alone where `memory` is known. Empty: they are
+    /// still in the arena.
+    std::vector<std::byte> kept;
+    /// What was found of everything but outputs. A CPU launches in the arena itself: there it is compared in place, at
+    /// once, and only outputs need to be kept.
+    std::optional<verify::Comparison> memory;
   };
-  /// Runs the slot to where this check stops. @param keep copies the image out of the arena, so that it can be compared
-  /// later
+  /// Bytes that an image keeps of each set.
+  static std::uint64_t kept_bytes(const TimedSets& sets, const worker::Worker& worker);
+  /// Runs the slot to where this check stops. @param keep copies what must be compared out of the arena, so that it can
+  /// be compared later; inputs that a CPU's runner cannot write to are then left to `check_inputs`
   Image take(worker::Worker& worker, int slot, bool keep, double limit_s);
   /// The timed image as launches of another kind than a block's left it.
   Image fetch(worker::Worker& worker, double limit_s);
 
-  /// Guards, inputs and every output; rows against the oracle. Puts K of the image back. @return finding none where all
-  /// is right
-  [[nodiscard]] verify::Comparison check(worker::Worker& worker, Image& image);
+  /// Guards, inputs and every output; rows against the oracle. @return finding none where all is right
+  [[nodiscard]] verify::Comparison check(worker::Worker& worker, const Image& image);
+  /// Of a CPU, once for all images that were kept: its runners cannot write to inputs, so what would ever be changed
+  /// there stays so. K as the last launches had it.
+  static verify::Comparison check_inputs(const TimedSets& sets, worker::Worker& worker);
   /// Whether any output could be looked at: on a CPU all may have been under way.
   [[nodiscard]] bool saw_outputs(const Image& image) const;
   /// Whether the stop came after the last launch and not at the place drawn for it. On a CPU whose processors are busy
@@ -66,7 +75,11 @@ class SpotCheck {
 
  private:
   SpotCheck(TimedSets& sets, std::uint64_t seed, bool whole_passes);
-  std::byte* bytes_of(worker::Worker& worker, Image& image, std::size_t index) const;
+  const std::byte* bytes_of(worker::Worker& worker, const Image& image, std::size_t index) const;
+  const std::byte* output_of(worker::Worker& worker, const Image& image, std::size_t index) const;
+  /// The first of the sets looked at in which anything but outputs is not as it was.
+  verify::Comparison check_memory(worker::Worker& worker, const Image& image, TimedSets::Reach reach) const;
+  [[nodiscard]] verify::Comparison described(verify::Comparison found, int set, const Image& image) const;
   /// The launch of the stopped replay that wrote O of a set last; kEarlier: one of the replay before; kUnderWay.
   [[nodiscard]] int writer(int set, const worker::Stopped& stopped) const;
   const verify::Reference& reference(int set, int writer);

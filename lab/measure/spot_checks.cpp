@@ -63,7 +63,8 @@ void SpotChecks::take() {
   if (failure_ || begun_ >= most_) return;
   ++begun_;
   const auto begin = std::chrono::steady_clock::now();
-  const bool keep = sets_.image_bytes() <= kMostKeptBytes;
+  const bool keep =
+      SpotCheck::kept_bytes(sets_, worker_) * static_cast<std::uint64_t>(sets_.plan().sets) <= kMostKeptBytes;
   const auto most_stops = static_cast<int>(kSpotAttempts * slots_.size());
   for (int stops = 0; stops < most_stops;) {
     Taken taken{SpotCheck(sets_, random_.next()), std::vector<SpotCheck::Image>(slots_.size())};
@@ -138,6 +139,9 @@ std::optional<SpotFailure> SpotChecks::finish() {
     if (!failure_) failure_ = std::move(failures[i]);
     for (SpotCheck::Image& image : put_off_[i].images) sets_.give_back(std::move(image.kept));
   }
+  if (!failure_ && !put_off_.empty())
+    if (verify::Comparison inputs = SpotCheck::check_inputs(sets_, worker_); inputs.finding != Finding::none)
+      failure_ = SpotFailure{slots_.back(), std::move(inputs)};
   put_off_.clear();
   return failure_;
 }

@@ -25,6 +25,7 @@ constexpr double kMostImageBytes = 4e9;
 // On a CPU. A reading passes over all sets twice, and every set is made and looked at: 4096 of the smallest workloads
 // take 12 s of a run, 1024 take 3. With 32 MB of cache workloads below 94 KB stay partly in it.
 constexpr double kMostColdSets = 1024;
+constexpr std::uint64_t kComparedBytes = 64 << 10;
 constexpr double kOracleFlops = 0.1e9;  // for one set's outputs; rows beyond it are drawn anew for every check
 // Of the scale from one cycle to the next. Outputs of N(0, 1) inputs move by as much, relatively: several times what is
 // allowed of bf16. Two sets and 100 launches have 25 cycles; scores stay what they are but for a third.
@@ -192,17 +193,39 @@ verify::Reference TimedSets::reference(int launch, const worker::ChannelFactors&
   return verify::make_reference(w, tensors, verify::choose_rows(w, kOracleFlops, seed));
 }
 
-verify::Comparison TimedSets::restore_keys(int set, std::byte* after, const worker::ChannelFactors& factors) const {
+// In pieces that stay in a core's cache.
+verify::Comparison TimedSets::check_keys(int set, const std::byte* after, const worker::ChannelFactors& factors) const {
   const verify::Place& k = scene(set).k();
   const std::byte* const own = scene(set).image().data() + k.offset;
-  std::vector<std::byte> expected(own, own + k.bytes);
-  worker::multiply_channels(expected.data(), channels_of(k, workload_.dtype_k(), 0), factors);
-  if (std::memcmp(expected.data(), after + k.offset, k.bytes) != 0) {
-    const auto at = std::mismatch(expected.begin(), expected.end(), after + k.offset).first - expected.begin();
-    return {Finding::input_modified, fmt::format("it changed its input K at byte {}", at), {}};
+  const std::uint64_t row = size_of(workload_.dtype_k()) * static_cast<std::uint64_t>(workload_.dim);
+  const std::uint64_t piece = std::max<std::uint64_t>(1, kComparedBytes / row) * row;
+  std::vector<std::byte> expected(std::min(piece, k.bytes));
+  for (std::uint64_t begin = 0; begin < k.bytes; begin += piece) {
+    const std::uint64_t bytes = std::min(piece, k.bytes - begin);
+    std::memcpy(expected.data(), own + begin, bytes);
+    worker::ChannelRange range = channels_of(k, workload_.dtype_k(), 0);
+    range.elements = bytes / size_of(workload_.dtype_k());
+    worker::multiply_channels(expected.data(), range, factors);
+    const std::byte* const is = after + k.offset + begin;
+    if (std::memcmp(expected.data(), is, bytes) == 0) continue;
+    const auto at = std::mismatch(is, is + bytes, expected.begin()).first - is;
+    return {Finding::input_modified,
+            fmt::format("it changed its input K at byte {}", begin + static_cast<std::uint64_t>(at)),
+            {}};
   }
-  std::memcpy(after + k.offset, own, k.bytes);
   return {};
+}
+
+verify::Comparison TimedSets::check_memory(int set, const std::byte* after, const worker::ChannelFactors& factors,
+                                           bool under_way, Reach reach) const {
+  if (reach == Reach::all)
+    if (verify::Comparison keys = check_keys(set, after, factors); keys.finding != Finding::none) return keys;
+  const verify::Scene::ForbiddenWrite forbidden_write =
+      scene(set).forbidden_write(after, {.inputs = reach == Reach::but_inputs, .keys = true, .semaphores = under_way});
+  if (forbidden_write.finding != Finding::none) return {forbidden_write.finding, forbidden_write.text, {}};
+  const std::vector<std::byte> slack = slack_of(set);
+  if (std::equal(slack.begin(), slack.end(), after + scene(set).image().size())) return {};
+  return {Finding::wrote_outside, "it wrote outside its outputs, behind the set", {}};
 }
 
 std::vector<std::byte> TimedSets::slack_of(int set) const {
@@ -212,22 +235,11 @@ std::vector<std::byte> TimedSets::slack_of(int set) const {
   return slack;
 }
 
-verify::Comparison TimedSets::check_slack(int set, const std::byte* after) const {
-  const std::vector<std::byte> slack = slack_of(set);
-  if (std::equal(slack.begin(), slack.end(), after + scene(set).image().size())) return {};
-  return {Finding::wrote_outside, "it wrote outside its outputs, behind the set", {}};
-}
-
 std::vector<std::byte> TimedSets::take_buffer() {
   if (spare_.empty()) return {};
   std::vector<std::byte> buffer = std::move(spare_.back());
   spare_.pop_back();
   return buffer;
-}
-
-void TimedSets::end_launch(int set, std::byte* after) const {
-  const verify::Place& semaphores = scene(set).semaphores();
-  std::memset(after + semaphores.offset, 0, semaphores.bytes);
 }
 
 }  // namespace heed::measure

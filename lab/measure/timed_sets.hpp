@@ -86,13 +86,16 @@ class TimedSets {
   [[nodiscard]] verify::Reference reference(int launch, const worker::ChannelFactors& factors,
                                             std::uint64_t seed) const;
 
-  /// Of a set's bytes `after` launches: compares K with its own multiplied by `factors`, byte for byte, and puts its
-  /// own back, so that the rest can be compared with the scene.
-  [[nodiscard]] verify::Comparison restore_keys(int set, std::byte* after, const worker::ChannelFactors& factors) const;
-  /// Compares what lies between the scene's end and the next set.
-  [[nodiscard]] verify::Comparison check_slack(int set, const std::byte* after) const;
-  /// Puts what only a launch that was under way may have changed, its semaphores, as the end of the launch leaves it.
-  void end_launch(int set, std::byte* after) const;
+  /// Which of a set's bytes launches were able to change.
+  enum class Reach {
+    all,         ///< as on a device, where every launch can write to everything
+    but_inputs,  ///< inputs lie in pages that the process cannot write to
+  };
+  /// Compares a set's bytes `after` launches with what they were, K with its own multiplied by `factors`: all but O and
+  /// the workspace, and what lies between the scene's end and the next set.
+  /// @param under_way a launch into O of the set was stopped, so that its semaphores may be anything
+  [[nodiscard]] verify::Comparison check_memory(int set, const std::byte* after, const worker::ChannelFactors& factors,
+                                                bool under_way, Reach reach = Reach::all) const;
 
   /// Memory for copies of the image, which the next measurement uses again: fresh pages take longer than the copy (12
   /// of 14 ms for 42 MB).
@@ -104,6 +107,8 @@ class TimedSets {
  private:
   [[nodiscard]] worker::ChannelRange channels_of(const verify::Place& place, Dtype dtype, std::uint64_t offset) const;
   [[nodiscard]] std::vector<std::byte> slack_of(int set) const;
+  [[nodiscard]] verify::Comparison check_keys(int set, const std::byte* after,
+                                              const worker::ChannelFactors& factors) const;
 
   Workload workload_;
   TimingPlan plan_;

@@ -25,9 +25,9 @@ std::string place_text(const RowIndex& at, std::int64_t column) {
   return fmt::format("(batch {}, head {}, row {}, column {})", at.batch, at.head, at.row, column);
 }
 
-float load_lse(const Scene& scene, const std::byte* after, const RowIndex& row) {
+float load_lse(const Scene& scene, const Written& after, const RowIndex& row) {
   float value = 0;
-  std::memcpy(&value, after + scene.lse().offset + scene.lse_index(row) * sizeof value, sizeof value);
+  std::memcpy(&value, after.lse + scene.lse_index(row) * sizeof value, sizeof value);
   return value;
 }
 
@@ -54,9 +54,9 @@ Comparison failure(Finding finding, std::string text) {
 }
 
 // One element that is not finite: unwritten, or a value that should not be there.
-Comparison not_finite(const Scene& scene, const std::byte* after, const RowIndex& row, std::int64_t column) {
+Comparison not_finite(const Scene& scene, const Written& after, const RowIndex& row, std::int64_t column) {
   const Workload& w = scene.workload();
-  const std::byte* out = after + scene.o().offset;
+  const std::byte* out = after.o;
   const std::size_t index = scene.o_index(row) + static_cast<std::size_t>(column);
   const bool poison = is_poison(out + index * size_of(w.dtype), size_of(w.dtype));
   return failure(poison ? Finding::unwritten_output : Finding::not_finite,
@@ -65,9 +65,9 @@ Comparison not_finite(const Scene& scene, const std::byte* after, const RowIndex
 }
 
 // Every element of O, not only of the rows compared: still the poison, or not finite?
-Comparison check_every_element(const Scene& scene, const std::byte* after) {
+Comparison check_every_element(const Scene& scene, const Written& after) {
   const Workload& w = scene.workload();
-  const std::byte* out = after + scene.o().offset;
+  const std::byte* out = after.o;
   std::atomic<std::int64_t> first{w.batch * w.heads};
   parallel_for(w.batch * w.heads, 0, [&](std::int64_t head) {
     for (std::int64_t row = 0; row < scene.rows_of(head / w.heads) && head < first; ++row)
@@ -85,9 +85,9 @@ Comparison check_every_element(const Scene& scene, const std::byte* after) {
 }
 
 // Rows of which some see NaN, infinity, or scores beyond fp32: there it must show, elsewhere it must not.
-Comparison check_shown(const Scene& scene, const std::byte* after, const Reference& reference) {
+Comparison check_shown(const Scene& scene, const Written& after, const Reference& reference) {
   const Workload& w = scene.workload();
-  const std::byte* out = after + scene.o().offset;
+  const std::byte* out = after.o;
   for (std::size_t i = 0; i < reference.rows.size(); ++i) {
     const RowIndex& row = reference.rows[i];
     const double* want = reference.oracle.out.data() + i * static_cast<std::size_t>(w.dim_v);
@@ -141,10 +141,10 @@ Comparison check_unresolved(const Workload& w, const Reference& reference, const
 }
 
 // `head` > 0 stands for a head that equals the first but for its columns.
-Comparison check_values(const Scene& scene, const std::byte* after, const Reference& reference, std::int64_t batch,
+Comparison check_values(const Scene& scene, const Written& after, const Reference& reference, std::int64_t batch,
                         std::int64_t head, bool hard_limit) {
   const Workload& w = scene.workload();
-  const std::byte* out = after + scene.o().offset;
+  const std::byte* out = after.o;
   const bool mapped = !reference.columns.empty();
   const ColumnMap* map =
       mapped ? &reference.columns[static_cast<std::size_t>(batch * w.heads_kv + head / (w.heads / w.heads_kv))]
@@ -284,16 +284,20 @@ Reference make_reference(const Workload& w, const HostTensors& tensors, const st
 }
 
 Comparison compare(const Scene& scene, const std::byte* after, const Reference& reference, bool hard_limit) {
-  const Workload& w = scene.workload();
   if (const Scene::ForbiddenWrite forbidden_write = scene.forbidden_write(after);
       forbidden_write.finding != Finding::none)
     return failure(forbidden_write.finding, forbidden_write.text);
+  return compare_outputs(scene, {after + scene.o().offset, after + scene.lse().offset}, reference, hard_limit);
+}
+
+Comparison compare_outputs(const Scene& scene, const Written& after, const Reference& reference, bool hard_limit) {
+  const Workload& w = scene.workload();
   Comparison result = reference.finite ? check_every_element(scene, after) : check_shown(scene, after, reference);
   if (result.finding != Finding::none) return result;
   if (reference.finite && scene.lse().bytes > 0)
     for (std::size_t i = 0; i < scene.lse().bytes / sizeof(float); ++i) {  // not only of the rows compared
       float value = 0;
-      std::memcpy(&value, after + scene.lse().offset + i * sizeof value, sizeof value);
+      std::memcpy(&value, after.lse + i * sizeof value, sizeof value);
       if (!std::isnan(value)) continue;
       return failure(Finding::unwritten_output, fmt::format("log-sum-exp element {} was not written or is NaN", i));
     }

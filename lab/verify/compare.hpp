@@ -45,10 +45,18 @@ struct Comparison {
   ErrorStats error;
 };
 
+/// Where outputs of a launch lie.
+struct Written {
+  const std::byte* o = nullptr;
+  const std::byte* lse = nullptr;  ///< of scenes that have one
+};
+
 /// Everything that must hold of the bytes a launch left: nothing outside touched, every element written and finite,
 /// errors within tolerance, log-sum-exp right. Where the oracle is NaN or infinite the output must be, and nowhere
 /// else. @param hard_limit the workload's inputs are N(0,1) and its dtype fp16: also 2e-3, where
 /// rows of O are normed times what the norm multiplies errors with
 Comparison compare(const Scene& scene, const std::byte* after, const Reference& reference, bool hard_limit);
+/// The part of it that is about outputs: all but what must be untouched.
+Comparison compare_outputs(const Scene& scene, const Written& after, const Reference& reference, bool hard_limit);
 
 }  // namespace heed::verify

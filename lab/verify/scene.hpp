@@ -111,7 +111,14 @@ class Scene {
     Finding finding = Finding::none;  ///< input_modified, wrote_outside or left_counters
     std::string text;
   };
-  [[nodiscard]] ForbiddenWrite forbidden_write(const std::byte* after) const;
+  /// What is not compared: what the caller knows, or compares by itself.
+  struct Skipped {
+    bool inputs = false;  ///< Q, K, V and those of features
+    bool keys = false;
+    bool semaphores = false;
+  };
+  [[nodiscard]] ForbiddenWrite forbidden_write(const std::byte* after, Skipped skipped) const;
+  [[nodiscard]] ForbiddenWrite forbidden_write(const std::byte* after) const { return forbidden_write(after, {}); }
 
  private:
   /// Whether a byte of O's memory belongs to a row, not to the padding.

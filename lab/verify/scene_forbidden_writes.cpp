@@ -28,7 +28,7 @@ std::string Scene::describe_offset(std::uint64_t offset) const {
   return text;
 }
 
-Scene::ForbiddenWrite Scene::forbidden_write(const std::byte* after) const {
+Scene::ForbiddenWrite Scene::forbidden_write(const std::byte* after, Skipped skipped) const {
   const std::byte* before = image_.data();
   // First difference in [begin, end), or end.
   const auto first_difference = [&](std::uint64_t begin, std::uint64_t end) {
@@ -64,13 +64,21 @@ Scene::ForbiddenWrite Scene::forbidden_write(const std::byte* after) const {
                                                   "weights of the output norm"};
   for (std::size_t i = 0; i < feature_inputs; ++i)
     if (features_[i].bytes > 0) inputs.emplace_back(&features_[i], kNames[i]);
+  if (skipped.inputs) inputs.clear();
   for (const auto& [place, name] : inputs)
-    if (const std::uint64_t at = first_difference(place->offset, place->offset + place->bytes);
-        at < place->offset + place->bytes)
+    if (skipped.keys && place == &k_)
+      continue;
+    else if (const std::uint64_t at = first_difference(place->offset, place->offset + place->bytes);
+             at < place->offset + place->bytes)
       return {Finding::input_modified, fmt::format("it changed its input {} at byte {}", name, at - place->offset)};
-  // Everything else but the places it may write to.
+  // Everything else but the places it may write to, in the order of the image.
   std::uint64_t begin = 0;
-  for (const Place* place : {&o_, &lse_, &workspace_, &semaphores_}) {
+  std::vector<const Place*> passed = {&q_, &k_, &v_};
+  for (const Place& feature : features_)
+    if (feature.bytes > 0) passed.push_back(&feature);
+  passed.insert(passed.end(), {&o_, &lse_, &workspace_, &semaphores_});
+  std::stable_sort(passed.begin(), passed.end(), [](const Place* a, const Place* b) { return a->offset < b->offset; });
+  for (const Place* place : passed) {
     if (const std::uint64_t at = first_difference(begin, place->offset); at < place->offset)
       return {Finding::wrote_outside, fmt::format("it wrote outside its outputs, {}", describe_offset(at))};
     begin = place->offset + place->bytes;
@@ -82,7 +90,9 @@ Scene::ForbiddenWrite Scene::forbidden_write(const std::byte* after) const {
       if (before[i] != after[i] && !is_row_of_output(i))
         return {Finding::wrote_outside,
                 fmt::format("it wrote into the padding between rows of O, at byte {}", i - o_.offset)};
-  if (const std::uint64_t at = first_difference(semaphores_.offset, semaphores_.offset + semaphores_.bytes);
+  if (const std::uint64_t at = skipped.semaphores
+                                   ? semaphores_.offset + semaphores_.bytes
+                                   : first_difference(semaphores_.offset, semaphores_.offset + semaphores_.bytes);
       at < semaphores_.offset + semaphores_.bytes) {
     const std::uint64_t index = (at - semaphores_.offset) / sizeof(unsigned);
     unsigned left = 0;

@@ -35,6 +35,20 @@ void negate(std::uint8_t* at, std::uint64_t elements, const ChannelFactors& fact
     if (std::signbit(factors[i % factors.size()])) at[i] = static_cast<std::uint8_t>(-at[i]);
 }
 
+// Row by row and with a dtype that is known: a division and a switch for each element took twice the time.
+template <Dtype dtype>
+void multiply(std::byte* at, std::uint64_t elements, const ChannelFactors& factors) {
+  const std::uint64_t dim = factors.size();
+  for (std::uint64_t row = 0; row < elements; row += dim)
+    for (std::uint64_t d = 0; d < dim && row + d < elements; ++d) {
+      const float value = load_element(dtype, at, row + d);
+      if (!std::isnan(value))
+        store_element(dtype, at, row + d, value * factors[d]);
+      else if (std::signbit(factors[d]))  // as by factors that are signs: after several of both kinds the same NaN
+        at[(row + d + 1) * size_of(dtype) - 1] ^= std::byte{0x80};
+    }
+}
+
 }  // namespace
 
 void multiply_channels(std::byte* image, const ChannelRange& range, const ChannelFactors& factors) {
@@ -48,13 +62,19 @@ void multiply_channels(std::byte* image, const ChannelRange& range, const Channe
   if (signs_only && size_of(range.dtype) == 1)
     return flip(reinterpret_cast<std::uint8_t*>(at), range.elements, sign_masks<std::uint8_t>(factors));
   if (signs_only) return flip(reinterpret_cast<std::uint32_t*>(at), range.elements, sign_masks<std::uint32_t>(factors));
-  for (std::uint64_t i = 0; i < range.elements; ++i) {
-    const float value = load_element(range.dtype, at, i);
-    const float factor = factors[i % factors.size()];
-    if (!std::isnan(value))
-      store_element(range.dtype, at, i, value * factor);
-    else if (std::signbit(factor))  // as by factors that are signs: after several of both kinds it is the same NaN
-      at[(i + 1) * size_of(range.dtype) - 1] ^= std::byte{0x80};
+  switch (range.dtype) {
+    case Dtype::fp32:
+      return multiply<Dtype::fp32>(at, range.elements, factors);
+    case Dtype::fp16:
+      return multiply<Dtype::fp16>(at, range.elements, factors);
+    case Dtype::bf16:
+      return multiply<Dtype::bf16>(at, range.elements, factors);
+    case Dtype::e4m3:
+      return multiply<Dtype::e4m3>(at, range.elements, factors);
+    case Dtype::e5m2:
+      return multiply<Dtype::e5m2>(at, range.elements, factors);
+    case Dtype::int8:
+      return multiply<Dtype::int8>(at, range.elements, factors);
   }
 }
 

@@ -6,9 +6,11 @@
 #include <array>
 #include <chrono>
 #include <cstring>
+#include <functional>
 #include <optional>
 #include <span>
 
+#include "base/parallel.hpp"
 #include "worker/candidate_image.hpp"
 #include "worker/executor.hpp"
 #include "worker/runner.hpp"
@@ -18,6 +20,18 @@ namespace heed::worker {
 namespace {
 
 constexpr std::size_t kLeadLaunches = 10;  // one for each of the most sets there are
+
+constexpr std::uint64_t kAlone = 1 << 20;  // bytes up to which a thread costs more than it saves
+
+// On every processor: no launch runs meanwhile.
+template <typename One>
+void for_each_range(const std::vector<One>& ranges, std::uint64_t (*bytes_of)(const One&),
+                    const std::function<void(const One&)>& body) {
+  std::uint64_t bytes = 0;
+  for (const One& one : ranges) bytes += bytes_of(one);
+  parallel_for(std::ssize(ranges), bytes <= kAlone ? 1 : 0,
+               [&](std::int64_t i) { body(ranges[static_cast<std::size_t>(i)]); });
+}
 
 // Every operation runs in a runner of its own, which dies with it: see Runner.
 class CpuExecutor final : public Executor {
@@ -183,7 +197,9 @@ class CpuExecutor final : public Executor {
   // Returns how many launches a replay has.
   std::size_t begin_block(Runner& runner, int slot, const ChannelFactors& factors) {
     end_stopped_launch();
-    for (const Range& range : poisoned_) std::memset(timed_ + range.offset, 0xff, range.bytes);
+    for_each_range<Range>(
+        poisoned_, [](const Range& range) { return range.bytes; },
+        [&](const Range& range) { std::memset(timed_ + range.offset, 0xff, range.bytes); });
     between_replays(runner, factors);
     // What the other side left in the caches is paid for by a few launches that are not timed.
     const std::size_t launches = timed(slot).size();
@@ -201,7 +217,9 @@ class CpuExecutor final : public Executor {
   // What a replay left must not serve the next, whose launches are the same.
   void between_replays(Runner& runner, const ChannelFactors& factors) {
     runner.poison_scratch();
-    for (const ChannelRange& keys : keys_) multiply_channels(timed_, keys, factors);
+    for_each_range<ChannelRange>(
+        keys_, [](const ChannelRange& keys) { return keys.elements * size_of(keys.dtype); },
+        [&](const ChannelRange& keys) { multiply_channels(timed_, keys, factors); });
   }
 
   static void replay(Runner& runner, std::size_t launches) {

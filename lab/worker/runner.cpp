@@ -14,6 +14,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <ctime>
 #include <fstream>
@@ -30,7 +31,12 @@ namespace {
 // Honest kernels keep a few kilobytes on the stack.
 constexpr std::size_t kStackBytes = 256 << 10;
 constexpr long kLookEvery_ns = 20'000'000;  // for a runner that has ended, should its signal come between two waits
-constexpr long kProgressEvery_ns = 20'000;
+// At the progress of a replay that shall be stopped, each time with a processor that the replay has until then (a look
+// every 20 us took a fifth of one). Of what its launches took so far: one that is slow at first, so that the stop may
+// come late, is slow where it is timed, too.
+constexpr std::int64_t kLooksALaunch = 8;
+constexpr std::int64_t kLeastPause_ns = 20'000;
+constexpr std::int64_t kMostPause_ns = 500'000;
 
 std::size_t page_bytes() {
   static const auto bytes = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
@@ -305,9 +311,17 @@ void Runner::wait() {
 
 void Runner::wait_for_launches(std::size_t launches) {
   const std::uint32_t generation = plan_->command->generation;
-  while (launches_done() < launches && __atomic_load_n(&plan_->status->finished, __ATOMIC_ACQUIRE) != generation) {
-    const timespec pause{0, kProgressEvery_ns};
+  const auto begin = std::chrono::steady_clock::now();
+  auto looked_for_end = begin;
+  for (std::size_t done = 0; __atomic_load_n(&plan_->status->finished, __ATOMIC_ACQUIRE) != generation;) {
+    while (done < launches && is_done(done)) ++done;
+    if (done >= launches) return;
+    const auto now = std::chrono::steady_clock::now();
+    const std::int64_t each = (now - begin) / std::chrono::nanoseconds(1) / static_cast<std::int64_t>(done + 1);
+    const timespec pause{0, std::clamp(each / kLooksALaunch, kLeastPause_ns, kMostPause_ns)};
     ::nanosleep(&pause, nullptr);
+    if (now - looked_for_end < std::chrono::nanoseconds(kLookEvery_ns)) continue;
+    looked_for_end = now;
     int status = 0;
     if (::waitpid(pid_, &status, WNOHANG) == pid_) ended(status);
   }
@@ -315,9 +329,12 @@ void Runner::wait_for_launches(std::size_t launches) {
 
 std::size_t Runner::launches_done() const {
   std::size_t done = 0;
-  while (done < begun_ && __atomic_load_n(&plan_->progress[done].arrived, __ATOMIC_ACQUIRE) >= plan_->thread_count)
-    ++done;
+  while (done < begun_ && is_done(done)) ++done;
   return done;
+}
+
+bool Runner::is_done(std::size_t launch) const {
+  return __atomic_load_n(&plan_->progress[launch].arrived, __ATOMIC_ACQUIRE) >= plan_->thread_count;
 }
 
 void Runner::freeze() {

@@ -68,6 +68,7 @@ class Runner {
   void lay_out(const RunnerTask& task);
   void fork_runner();
   void open_counters();
+  [[nodiscard]] bool is_done(std::size_t launch) const;
   void wait_on(const std::uint32_t& word, std::uint32_t value);
   [[noreturn]] void ended(int status);
   void stop();

@@ -57,7 +57,7 @@ Arena::~Arena() {
   if (fd_ >= 0) ::close(fd_);
 }
 
-Worker::Worker(DeviceKind device, std::shared_ptr<Arena> arena) : arena_(std::move(arena)) {
+Worker::Worker(DeviceKind device, std::shared_ptr<Arena> arena) : device_(device), arena_(std::move(arena)) {
   int sockets[2];
   if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, sockets) != 0)
     throw Error(ErrorCode::worker, fmt::format("cannot create a socket: {}", last_system_error()));

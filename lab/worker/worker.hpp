@@ -69,6 +69,7 @@ class Worker {
   Worker(const Worker&) = delete;
   Worker& operator=(const Worker&) = delete;
 
+  [[nodiscard]] DeviceKind device() const { return device_; }
   [[nodiscard]] Arena& arena() { return *arena_; }
   [[nodiscard]] pid_t pid() const { return pid_; }
   [[nodiscard]] bool sealed() const { return sealed_; }
@@ -125,6 +126,7 @@ class Worker {
   void note_busy(const nlohmann::json& answer, double wall_us);
   void stop();
 
+  DeviceKind device_;
   std::shared_ptr<Arena> arena_;
   pid_t pid_ = -1;
   int socket_ = -1;

@@ -56,6 +56,32 @@ TEST(Compare, CountersMustBeZeroAgain) {
   EXPECT_EQ(Scene(w, make_inputs(w, InputClass::normal, 5), LaunchPlan{}, 6).launch().semaphores, worker::kNull);
 }
 
+// What a caller compares by itself is left out, and nothing beside it.
+TEST(Compare, PartsOfTheMemoryAreLeftOut) {
+  const Workload w = parse_workload("b1h2l20d16:fp16:out_norm=1e-6/h:out_gate=head");
+  LaunchPlan plan;
+  plan.semaphores = 1;
+  const Scene scene(w, make_inputs(w, InputClass::normal, 5), plan, 6);
+  const auto found = [&](std::uint64_t changed, const Scene::Skipped& skipped) {
+    std::vector<std::byte> after = scene.image();
+    after[changed] ^= std::byte{1};
+    return scene.forbidden_write(after.data(), skipped).finding;
+  };
+  for (const Place* input : {&scene.q(), &scene.k(), &scene.v(), &scene.feature(Scene::out_gate)}) {
+    EXPECT_EQ(found(input->offset, {}), Finding::input_modified);
+    EXPECT_EQ(found(input->offset, {.inputs = true}), Finding::none);
+    EXPECT_EQ(found(input->offset, {.keys = true}), input == &scene.k() ? Finding::none : Finding::input_modified);
+    for (const bool inputs : {false, true}) {
+      EXPECT_EQ(found(input->offset - 1, {.inputs = inputs}), Finding::wrote_outside);
+      EXPECT_EQ(found(input->offset + input->bytes, {.inputs = inputs}), Finding::wrote_outside);
+    }
+  }
+  EXPECT_EQ(found(scene.semaphores().offset, {.inputs = true}), Finding::left_counters);
+  EXPECT_EQ(found(scene.semaphores().offset, {.semaphores = true}), Finding::none);
+  EXPECT_EQ(found(0, {.inputs = true, .keys = true, .semaphores = true}), Finding::wrote_outside);
+  EXPECT_EQ(found(scene.image().size() - 1, {.inputs = true, .semaphores = true}), Finding::wrote_outside);
+}
+
 // O lies as the plan says where it does, whatever lies between the rows of Q, K and V.
 TEST(Compare, AnOutputThatIsDenseHasNoPadding) {
   for (const char* text : {"b2h3l40k70d16:fp16", "b2h3l40k70d16:fp16:blhd"}) {

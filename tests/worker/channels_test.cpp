@@ -32,6 +32,21 @@ TEST(Channels, SignsOfEightBitElementsFlipAndFlipBack) {
   }
 }
 
+// By factors that are more than signs, and an end within a row.
+TEST(Channels, EveryElementHasTheFactorOfItsChannel) {
+  for (const Dtype dtype : {Dtype::fp16, Dtype::bf16, Dtype::fp32}) {
+    const ChannelFactors factors = {1, -32, 16, -1, 1};
+    std::vector<std::byte> image(23 * size_of(dtype));
+    for (std::size_t i = 0; i < 23; ++i) store_element(dtype, image.data(), i, 0.25F * static_cast<float>(i) - 2);
+    const std::vector<std::byte> before = image;
+    multiply_channels(image.data(), {0, 23, 5, dtype}, factors);
+    for (std::size_t i = 0; i < 23; ++i)
+      EXPECT_EQ(load_element(dtype, image.data(), i), load_element(dtype, before.data(), i) * factors[i % 5]) << i;
+    multiply_channels(image.data(), {0, 23, 5, dtype}, {1, -0x1p-5F, 0x1p-4F, -1, 1});
+    EXPECT_EQ(image, before) << to_string(dtype);
+  }
+}
+
 // Pages that no entry reads hold NaN. What several factors make of them is what their product makes of them at once.
 TEST(Channels, NansFollowTheSignsOfFactorsOfBothKinds) {
   for (const Dtype dtype : {Dtype::fp16, Dtype::bf16, Dtype::fp32}) {

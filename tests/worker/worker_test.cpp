@@ -257,6 +257,41 @@ TEST(Worker, ACandidateFindsNothingInTheWorkspaceThatTheBaseLeft) {
   EXPECT_NO_THROW((void)worker.time(1, 1, sets.flips(2), 5));
 }
 
+// A runner cannot write to inputs, so they are compared once, after the last block; what it can write to, at every
+// stop.
+TEST(Worker, WhatTimedLaunchesMustNotChangeIsCompared) {
+  const Workload w = parse_workload("b1h1l16d16:fp32");
+  const measure::TimingPlan timing{.sets = 3, .launches = 6, .replays = 1};
+  measure::TimedSets sets(w, timing, {.workspace_bytes = 0, .semaphores = 0}, 1, verify::InputClass::constant_v);
+  const auto arena = std::make_shared<Arena>(sets.arena_bytes());
+  const std::string mean =
+      "float* o = static_cast<float*>(params->o); const float* v = static_cast<const float*>(params->v);"
+      "for (int i = 0; i < 256; ++i) o[i] = v[i % 16];";
+  const auto look = [&](const std::string& body, std::optional<std::uint64_t> changed) {
+    Worker worker(DeviceKind::cpu, arena);
+    worker.load(0, build_entry(body), small_plan(1));
+    worker.seal();
+    sets.prepare(worker, {{0, small_plan(1)}}, 5);
+    (void)worker.time(0, 1, sets.flips(2), 5);
+    if (changed) arena->data()[*changed] ^= std::byte{1};
+    measure::SpotChecks checks(sets, worker, {0}, 0, 0, 5);
+    const auto failure = checks.finish();
+    return failure ? failure->comparison : verify::Comparison{};
+  };
+  EXPECT_EQ(look(mean, {}).text, "");
+  const verify::Scene& scene = sets.scene(1);
+  for (const verify::Place* input : {&scene.q(), &scene.k(), &scene.v()}) {
+    const verify::Comparison found = look(mean, sets.offset_of(1) + input->offset + 1);
+    EXPECT_EQ(found.finding, input == &scene.v() ? found.finding : Finding::input_modified) << found.text;
+    EXPECT_NE(found.finding, Finding::none) << "V also shows in outputs";
+  }
+  EXPECT_EQ(look(mean, sets.offset_of(1)).finding, Finding::wrote_outside);
+  EXPECT_EQ(look(mean, sets.offset_of(2) - 1).finding, Finding::wrote_outside);
+  const verify::Comparison beyond = look(mean + "o[256] = 1;", {});
+  EXPECT_EQ(beyond.finding, Finding::wrote_outside);
+  EXPECT_THAT(beyond.text, ::testing::HasSubstr("stopped in replay 1"));
+}
+
 // K is other before every replay, the lead too, and what a spot check stops in is what the parent expects.
 TEST(Worker, KeysAreMultipliedBeforeEveryReplay) {
   const auto arena = std::make_shared<Arena>(1 << 16);
