@@ -153,7 +153,7 @@ TEST(EmulatedSplitEntries, LengthsSinksAndSoftcap) {
   run(3);
 }
 
-// What the check has to notice: a program that is told of one key more multiplies NaN, and one that is told of one
+// The check notices other lengths: a program that is told of one key more multiplies NaN, and one that is told of one
 // less leaves a key out.
 TEST(EmulatedSplitEntries, OtherLengthsAreNoticed) {
   constexpr Problem kProblem = featured_problem(Element::fp16, 64, kNone, kLengths);

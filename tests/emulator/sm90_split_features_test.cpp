@@ -87,7 +87,7 @@ void run_softcaps(int right_offset, int left_offset = 0) {
 TEST(EmulatedSplitFeatures, Softcap) {
   run_softcaps<Config{}, kCapped>(0);
 }
-// The first n-block of each split has scores of 0, and later keys such of up to the cap: probabilities of 2^43
+// The first n-block of each split has scores of 0, and later keys some up to the cap: probabilities of 2^43
 // overflow, and rows are computed again below the largest of capped scores.
 template <Config kConfig, Problem kProblem>
 void run_overflown(int len_k) {

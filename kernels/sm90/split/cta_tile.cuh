@@ -56,7 +56,7 @@ struct Warpgroup {
   __device__ __forceinline__ int group_barrier() const {
     return attention::barrier_id<kConfig, NamedBarrier::kv_group>(kv_group);
   }
-  /// Its own.
+  /// The named barrier of its own threads.
   __device__ __forceinline__ int cleared_barrier() const {
     return attention::barrier_id<kConfig, NamedBarrier::cleared>(kv_group * kConfig.m_warpgroups + m_warpgroup);
   }
@@ -133,7 +133,7 @@ struct CtaTile {
     const int last_row = first_row + (warpgroup.m_warpgroup + 1) * kWarpgroupRows - 1;
     return hidden_keys(kProblem.mask, last_row, params.left_offset, params.len_k) - origin();
   }
-  /// Keys before this, and none from there on, are seen by some row of the entry: what lies behind may be NaN.
+  /// Rows of the entry see no key from here on: what lies there may be NaN.
   __device__ __forceinline__ int seen_by_entry() const {
     const int end = visible_keys(kProblem.mask, params.len_q - 1, params.right_offset, params.len_k);
     return kBegins ? end - origin() : end;

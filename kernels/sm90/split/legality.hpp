@@ -57,7 +57,7 @@ HEED_HOST_DEVICE constexpr Config canonical(Config c, const Problem& problem) {
   if (c.cluster == 1) c.lse_first = LseFirst::off;
   if (c.cluster == 1) c.tma_multicast = TmaMulticast::none;
   if (problem.features.lengths) {
-    // Where an entry's queries lie is known by its lengths, and no box ends where an entry does.
+    // Lengths say where an entry's queries lie, and no box ends where an entry does.
     if (c.prologue == Prologue::q_first) c.prologue = Prologue::lengths_first;
     if (c.epilogue == EpilogueStore::tma) c.epilogue = EpilogueStore::st_b128;
   }

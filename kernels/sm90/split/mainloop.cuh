@@ -63,7 +63,7 @@ struct Mainloop {
     state.softmax.row_sum[0] = state.softmax.row_sum[1] = 0.0F;
   }
 
-  /// Those of one n-block, before any is hidden.
+  /// Changes the scores of one n-block, before any is hidden.
   __device__ __forceinline__ static void change_scores(const State& state, float (&scores)[kBlockN / 2],
                                                        int first_key) {
     const auto& tile = state.tile;
