@@ -27,7 +27,7 @@ class Toolchain {
     bool ok = false;
     bool timed_out = false;
     std::string log;
-    std::string violation;  ///< of the kernel contract, where only the compiler's output shows it
+    std::string violation;   ///< of the kernel contract, where only the compiler's output shows it
     double processor_s = 0;  ///< user and system time of the compiler and of what it runs
     bool killed = false;     ///< by a signal from outside, as where memory runs out: no fault of the source
   };
