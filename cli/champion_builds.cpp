@@ -43,6 +43,7 @@ dispatch::BookEntry finish_champion(ChampionBuild& champion) {
   if (!outcome.artifact->violation.empty())
     throw Error(ErrorCode::build_failed,
                 fmt::format("{} breaks the kernel contract: {}", id, outcome.artifact->violation), id);
+  champion.artifact = *outcome.artifact;
   dispatch::BookEntry built;
   built.record.arch = champion.entry.arch;
   built.record.workload = to_string(champion.workload);

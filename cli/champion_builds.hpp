@@ -22,6 +22,7 @@ struct ChampionBuild {
   Workload workload;
   Variant variant;
   std::future<jit::BuildOutcome> build;
+  jit::Artifact artifact{};  ///< once it is finished
 };
 
 /// Reads, checks and begins to build one, with the names that families and knobs have today. @throws Error(unsupported)

@@ -8,6 +8,7 @@
 #include "append/append.hpp"
 #include "base/files.hpp"
 #include "base/text.hpp"
+#include "cli/build_costs.hpp"
 #include "cli/champion_builds.hpp"
 #include "cli/command.hpp"
 #include "compile/embedded.hpp"
@@ -238,6 +239,7 @@ int build(const BuildOptions& o) {
   }
   std::vector<ChampionBuild> champions = start_champions(tuned, *builder);
   dispatch::ProgramFileWriter writer(compile::source_digest());
+  BuildCosts costs;
   const auto begin = std::chrono::steady_clock::now();
   std::size_t done = 0;
   for (Pending& one : pending) {
@@ -249,6 +251,7 @@ int build(const BuildOptions& o) {
     if (!outcome.artifact->violation.empty())
       throw Error(ErrorCode::build_failed,
                   fmt::format("{} breaks the kernel contract: {}", one.id, outcome.artifact->violation), one.id);
+    costs.add(one.record.arch, *outcome.artifact);
     one.record.machine_code = outcome.artifact->machine_code;
     writer.add(one.record, read_file(outcome.artifact->path, ErrorCode::cache));
     if (++done % 20 == 0 || done == pending.size())
@@ -258,17 +261,22 @@ int build(const BuildOptions& o) {
   for (ChampionBuild& champion : champions) {
     check_interrupt();
     const dispatch::BookEntry entry = finish_champion(champion);
+    costs.add(entry.record.arch, champion.artifact);
     writer.add(entry.record, entry.image);
   }
   for (const dispatch::TunedEntry& entry : tuned)
     if (entry.variant.empty()) writer.add_unbeaten({entry.arch, entry.workload, entry.provenance.device});
   const std::string bytes = writer.bytes();
   write_file_atomically(o.output, bytes, ErrorCode::store);
-  if (o.machine.json)
-    print(json_text(json{{"file", o.output}, {"programs", writer.count()}, {"bytes", bytes.size()}}, 1) + "\n");
-  else
-    print(
-        fmt::format("{}: {} programs, {:.1f} MB\n", o.output, writer.count(), static_cast<double>(bytes.size()) / 1e6));
+  costs.add_bytes(*dispatch::ProgramFile::parse(bytes, o.output));
+  if (o.machine.json) {
+    json printed = costs.to_json();
+    printed.update({{"file", o.output}, {"programs", writer.count()}, {"bytes", bytes.size()}});
+    print(json_text(printed, 1) + "\n");
+    return 0;
+  }
+  print(costs.text());
+  print(fmt::format("{}: {} programs, {:.1f} MB\n", o.output, writer.count(), static_cast<double>(bytes.size()) / 1e6));
   return 0;
 }
 

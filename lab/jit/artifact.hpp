@@ -45,6 +45,9 @@ struct Artifact {
   std::string audit;         ///< what was read to say so, e.g. "PTX and machine code"
   std::string log;
   double build_ms = 0;
+  /// User and system time of the compiler and of what it runs, when it was built; 0 where the entry of the cache, an
+  /// older Heed's, does not say.
+  double processor_s = 0;
   bool from_cache = false;
 };
 

@@ -4,6 +4,7 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <nlohmann/json.hpp>
@@ -39,6 +40,7 @@ nlohmann::json to_json(const Artifact& artifact, const std::string& digest) {
           {"audit", artifact.audit},
           {"log", artifact.log},
           {"build_ms", artifact.build_ms},
+          {"processor_s", artifact.processor_s},
           {"registers", r.registers},
           {"spill_store_bytes", r.spill_store_bytes},
           {"spill_load_bytes", r.spill_load_bytes},
@@ -54,6 +56,7 @@ Artifact from_json(const nlohmann::json& json) {
   artifact.audit = json.at("audit").get<std::string>();
   artifact.log = json.at("log").get<std::string>();
   artifact.build_ms = json.at("build_ms").get<double>();
+  artifact.processor_s = std::max(0.0, json.value("processor_s", 0.0));
   artifact.resources = {json.at("registers").get<int>(),           json.at("spill_store_bytes").get<int>(),
                         json.at("spill_load_bytes").get<int>(),    json.at("stack_bytes").get<int>(),
                         json.at("static_shared_bytes").get<int>(), json.at("code_bytes").get<std::int64_t>()};
@@ -320,6 +323,7 @@ BuildOutcome Builder::run(const BuildRequest& request, bool fresh) {
   }
   Artifact artifact;
   artifact.build_ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
+  artifact.processor_s = result.processor_s;
   artifact.log = result.log;
   const std::string bytes = read_file(output, ErrorCode::cache);
   artifact.violation = result.violation;

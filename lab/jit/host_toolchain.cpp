@@ -88,6 +88,7 @@ class HostToolchain final : public Toolchain {
             .timed_out = run.timed_out,
             .log = std::move(log),
             .violation = {},
+            .processor_s = run.processor_s,
             .killed = was_killed_from_outside(run)};
   }
 

@@ -50,7 +50,12 @@ class NvrtcToolchain final : public Toolchain {
     confinement.environment.push_back("CUDA_CACHE_DISABLE=1");
     const ProcessResult run = run_process({self, "nvrtc"}, order.dump(), limit_s, confinement);
     if (run.timed_out)
-      return {.ok = false, .timed_out = true, .log = "the build did not end in time", .violation = {}, .killed = false};
+      return {.ok = false,
+              .timed_out = true,
+              .log = "the build did not end in time",
+              .violation = {},
+              .processor_s = run.processor_s,
+              .killed = false};
     const auto answer = nlohmann::json::parse(run.output, nullptr, /*allow_exceptions=*/false);
     if (!run.ok() || !answer.is_object()) {
       const std::string limit = limit_met(run);
@@ -58,6 +63,7 @@ class NvrtcToolchain final : public Toolchain {
               .timed_out = false,
               .log = fmt::format("the build process failed: {}", limit.empty() ? trim(run.output) : limit),
               .violation = {},
+              .processor_s = run.processor_s,
               .killed = was_killed_from_outside(run)};
     }
     const bool ok = answer.value("ok", false);
@@ -66,6 +72,7 @@ class NvrtcToolchain final : public Toolchain {
             .timed_out = false,
             .log = without_foreign_files(answer.value("log", std::string()), {}),
             .violation = answer.value("violation", std::string()),
+            .processor_s = run.processor_s,
             .killed = false};
   }
 

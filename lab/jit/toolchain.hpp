@@ -27,8 +27,9 @@ class Toolchain {
     bool ok = false;
     bool timed_out = false;
     std::string log;
-    std::string violation;  ///< of the kernel contract, where only the compiler's output shows it
-    bool killed = false;    ///< by a signal from outside, as where memory runs out: no fault of the source
+    std::string violation;   ///< of the kernel contract, where only the compiler's output shows it
+    double processor_s = 0;  ///< user and system time of the compiler and of what it runs
+    bool killed = false;     ///< by a signal from outside, as where memory runs out: no fault of the source
   };
   virtual Result compile(const BuildRequest& request, const std::filesystem::path& output, double limit_s) const = 0;
 

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -55,6 +56,10 @@ bool read_some(int fd, std::string& text, std::size_t most) {
   if (count > 0)
     text.append(buffer.data(), std::min(static_cast<std::size_t>(count), most - std::min(most, text.size())));
   return count > 0 || (count < 0 && (errno == EINTR || errno == EAGAIN));
+}
+
+double seconds(const timeval& time) {
+  return static_cast<double>(time.tv_sec) + 1e-6 * static_cast<double>(time.tv_usec);
 }
 
 }  // namespace
@@ -133,7 +138,8 @@ ProcessResult run_process(const std::vector<std::string>& argv, std::string_view
          last.fd >= 0 && ::poll(&last, 1, 0) > 0 && read_some(last.fd, result.errors, kMostErrors);) {
     }
   int status = 0;
-  while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {
+  rusage usage{};
+  while (::wait4(child, &status, 0, &usage) < 0 && errno == EINTR) {
   }
   int exec_error = 0;
   if (::read(failure.read_end, &exec_error, sizeof exec_error) == sizeof exec_error) {
@@ -141,6 +147,7 @@ ProcessResult run_process(const std::vector<std::string>& argv, std::string_view
     return result;
   }
   result.started = true;
+  result.processor_s = seconds(usage.ru_utime) + seconds(usage.ru_stime);
   if (WIFEXITED(status)) result.exit_code = WEXITSTATUS(status);
   if (WIFSIGNALED(status)) result.signal = WTERMSIG(status);
   return result;

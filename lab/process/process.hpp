@@ -15,6 +15,7 @@ struct ProcessResult {
   bool interrupted = false;  ///< the user asked to stop while it ran; it was killed
   int exit_code = -1;        ///< of a program that ended by itself
   int signal = 0;            ///< that ended it
+  double processor_s = 0;    ///< user and system time of the program and of those that it waited for
   std::string output;        ///< stdout, with stderr where they are not apart; at most 1 MiB, or kMostApart, of it
   std::string errors;        ///< stderr where it is apart, at most 64 KiB of it
   [[nodiscard]] bool ok() const { return started && !timed_out && !interrupted && signal == 0 && exit_code == 0; }

@@ -38,7 +38,8 @@ struct CoveringProgram {
 /// program that one problem alone wants is left out where another differs from it in one knob, which plans take
 /// instead. Those of sm_80 hold the same of sm_86, whose shared memory is less. Each family that has features has one
 /// program with all of them for each, which runs problems with some, and some have one without norms and gates too. Of
-/// head dims above 256, on a CPU, this program alone: it runs problems without features too.
+/// head dims above 256, on a CPU, this program alone: it runs problems without features too. fwd_sm90_split, made for
+/// short launches, has only programs that are the default of a problem among ten times as many as are drawn.
 std::vector<CoveringProgram> covering_programs(const DeviceFacts& device, const CoveringOptions& options);
 
 /// The programs that precision modes take (heed_options.precision), by name: for each dtype, head dim and mask the

@@ -163,6 +163,21 @@ TEST_F(Cli, ProgramsAreBuiltForCpuLevels) {
   EXPECT_EQ(variants.size(), own.size());
   for (const std::string& level : own) EXPECT_EQ(variants.count(level), 1U) << level;
 
+  // A file that is made again costs no compiler, and says what its programs cost once.
+  const auto costs =
+      nlohmann::json::parse(heed_command("programs build --json --arch " + own[0] + " -o " + file + little).out);
+  ASSERT_EQ(costs["archs"].size(), 1U) << costs;
+  EXPECT_EQ(costs["archs"][0]["arch"], own[0]);
+  EXPECT_EQ(costs["archs"][0]["programs"], costs["programs"]);
+  EXPECT_EQ(costs["compilers"]["from_cache"], costs["programs"]);
+  EXPECT_EQ(costs["compilers"]["unknown"], 0);
+  EXPECT_GT(costs["compilers"]["processor_s"], 0);
+  EXPECT_GE(costs["compilers"]["processor_s"], costs["compilers"]["longest_s"]);
+  EXPECT_EQ(costs["bytes"], read_file(file, ErrorCode::internal).size());
+  EXPECT_LT(costs["archs"][0]["bytes"], costs["bytes"]);
+  EXPECT_THAT(built.out, ::testing::HasSubstr("s of compilers"));
+  EXPECT_THAT(built.out, ::testing::HasSubstr("\nall  "));
+
   expect_refusal("programs build --arch x86-64-v2 -o " + file, 2, "did you mean \"x86-64-v3\"?");
   expect_refusal("programs build --arch sm_42 -o " + file, 2, "unknown GPU architecture");
   expect_refusal("programs build --dry-run --page-dtypes fp16 --arch " + own[0] + little, 2,

@@ -12,6 +12,7 @@
 #include "padding/padding.hpp"
 #include "testing.hpp"
 #include "workload/features.hpp"
+#include "workload/mask.hpp"
 
 namespace heed::dispatch {
 namespace {
@@ -111,6 +112,27 @@ TEST(Covering, HeadDimsOfFewModelsHaveOneProgramEach) {
   }
   options.dims = {512};
   EXPECT_TRUE(covering_programs(representative_gpu("sm_90a"), options).empty());
+}
+
+// fwd_sm90_split is the default of short launches: what it would run others with serves no plan.
+TEST(Covering, EveryProgramOfShortLaunchesIsTheDefaultOfAProblem) {
+  const DeviceFacts h100 = representative_gpu("sm_90a");
+  const CoveringOptions options{.dtypes = {Dtype::fp16}, .dims = {64, 256}};
+  int without_count = 0;
+  for (const CoveringProgram& program : covering_programs(h100, options)) {
+    if (program.variant.family->name() != "fwd_sm90_split" || program.count > 0) continue;
+    ++without_count;
+    bool is_default = &default_family(program.workload, h100) == program.variant.family;
+    Random random(0);
+    for (int i = 0; i < 1500 && !is_default; ++i) {
+      const Workload w =
+          sample_workload(random, program.workload.dtype, program.workload.dim, mask_kind(program.workload));
+      const Family& family = default_family(w, h100);
+      is_default = make_variant(family, family.default_config(w, h100), w).id() == program.variant.id();
+    }
+    EXPECT_TRUE(is_default) << to_string(program.workload);
+  }
+  EXPECT_LT(without_count, 3);
 }
 
 // Tiles of an A100 do not fit into an A10's shared memory; the rule's choice for the A10 lies beside them.

@@ -5,6 +5,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <nlohmann/json.hpp>
 #include <thread>
 
 #include "base/digest.hpp"
@@ -43,6 +44,32 @@ TEST(Builder, BuildsOnceAndThenFindsItInTheCache) {
   EXPECT_EQ(second.artifact->machine_code, first.artifact->machine_code);
   EXPECT_EQ(second.artifact->resources, first.artifact->resources);
   EXPECT_FALSE(builder.build(cpu_request(kTiny), /*fresh=*/true).artifact->from_cache);
+}
+
+// Of entries that older ones wrote, and of such as somebody edited.
+TEST(Builder, TheCompilersTimeIsKeptWithTheBinary) {
+  const TemporaryFolder folder;
+  Builder builder(options_in(folder.path()));
+  const BuildOutcome built = builder.build(cpu_request(kTiny));
+  ASSERT_TRUE(built.artifact) << built.log;
+  EXPECT_GT(built.artifact->processor_s, 0);
+  const std::string record = std::filesystem::path(built.artifact->path).replace_extension("json").string();
+  auto json = nlohmann::json::parse(read_file(record, ErrorCode::cache));
+  const auto found_with = [&](const nlohmann::json& value) {
+    if (value.is_null())
+      json.erase("processor_s");
+    else
+      json["processor_s"] = value;
+    write_file_atomically(record, json.dump(), ErrorCode::cache);
+    return *builder.build(cpu_request(kTiny)).artifact;
+  };
+  EXPECT_EQ(found_with(built.artifact->processor_s).processor_s, built.artifact->processor_s);
+  EXPECT_EQ(found_with(-3).processor_s, 0);
+  EXPECT_EQ(found_with(nullptr).processor_s, 0);
+  EXPECT_TRUE(found_with(nullptr).from_cache);
+  const Artifact again = found_with("long");
+  EXPECT_FALSE(again.from_cache);
+  EXPECT_GT(again.processor_s, 0);
 }
 
 TEST(Builder, EverythingThatMattersIsInTheKey) {
@@ -96,6 +123,7 @@ TEST(Builder, ConstantsThatNoCodeReadsMakeNoOtherProgram) {
   const Artifact plain = artifact("", "3");
   const Artifact named = artifact("namespace n { constexpr int kThree = 3; constexpr int kFour = 4; }\n", "n::kThree");
   EXPECT_EQ(plain.machine_code, named.machine_code);
+  EXPECT_GT(plain.processor_s, 0);  // NVRTC's, in a process of its own
   EXPECT_NE(read_file(plain.path, ErrorCode::cache), read_file(named.path, ErrorCode::cache));
   // What code does read counts, where it may read it at all.
   const std::string index = "table[threadIdx.x & 1]";
