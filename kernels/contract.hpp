@@ -163,7 +163,6 @@ struct Features {
 
 /// Listed blocks have 64 or 128 rows and as many keys: tiles that divide this lie in one of either size.
 inline constexpr int kLeastBlock = 64;
-inline constexpr int kMostBlock = 128;
 
 /// What is fixed when a variant is built, besides its config.
 ///

@@ -9,6 +9,8 @@
 
 namespace heed::sm90_persistent {
 
+inline constexpr int kMostBlock = 128;  ///< rows of a block of a list
+
 /// Whether consumer warpgroups come in pairs whose keys differ, and KV groups can be cut for all of them alike. One
 /// that takes every other tile holds two iterations at a time.
 HEED_HOST_DEVICE constexpr bool can_pair(const Config& c) {
