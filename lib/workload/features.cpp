@@ -119,7 +119,7 @@ Workload with_features(const Workload& workload, const Features& features) {
   if (added.sinks) w.sinks = true;
   if (added.lengths) w.key_lengths = true;
   if (added.pages) w.page_size = 64;
-  if (added.blocks) w.blocks = BlockPattern{};
+  if (added.blocks) w.blocks = BlockPattern{.rows = 64, .keys = 64};  // what suits these suits all
   if (added.prefix) w.prefix = 1;
   if (added.dropout) w.dropout = 0.1;
   if (added.relative) w.relative = RelativeBias{};

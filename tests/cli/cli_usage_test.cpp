@@ -26,7 +26,7 @@ TEST_F(Cli, RulesOfDefaultsArePrintedAndWrongOnesNamed) {
   const auto json = nlohmann::json::parse(heed_command("rules fwd_cpu --rule lanes --json").out);
   ASSERT_EQ(json["rules"].size(), 1U);
   EXPECT_EQ(json["rules"][0]["rows"][0]["knobs"], "lanes=columns,split_keys=512,prefetch=32");
-  expect_refusal("rules fwd_sm80", 2, "is decided by no table; those of fwd_cpu");
+  expect_refusal("rules fwd_sm80_decode", 2, "is decided by no table; those of fwd_cpu");
   expect_refusal("rules fwd_cpuu", 2, "did you mean \"fwd_cpu\"?");
   expect_refusal("rules fwd_cpu --rule lane", 2, "did you mean \"lanes\"?");
   expect_refusal("rules --measure --device cpu", 2, "needs a family");
