@@ -46,7 +46,8 @@ std::string seconds_line(const json& time) {
   const json& builds = member(time, "builds");
   const double checks_s = number(time, "spot_checks_s");
   return fmt::format(
-      "run time  {}; in them measuring {:.1f} s{}, gating {:.1f} s, looking {:.1f} s, waiting for builds {:.1f} s ({} "
+      "run time  {}; in them measuring {:.1f} s{}, gating {:.1f} s, screening {:.1f} s, waiting for builds {:.1f} s "
+      "({} "
       "of "
       "{:.1f} s)\n",
       join(parts, ", "), phase("measure"), checks_s > 0 ? fmt::format(" (spot checks {:.1f} s)", checks_s) : "",
@@ -61,10 +62,10 @@ std::string time_line(const json& result) {
   const auto percent = [&](const char* key) { return fmt::format("{:.1f}%", 100 * number(time, key)); };
   if (text_of(time, "of") != "gpu")
     return seconds_line(time) +
-           fmt::format("time      measuring {}, gating {}, looking {}, waiting for builds and models {}\n",
+           fmt::format("time      measuring {}, gating {}, screening {}, waiting for builds and models {}\n",
                        percent("measure"), percent("gate"), percent("screen"), percent("waiting"));
   return fmt::format(
-      "{}GPU time  measuring {}, gating {}, looking {}, idle {} ({} of all time waiting for builds and models)\n{}",
+      "{}GPU time  measuring {}, gating {}, screening {}, idle {} ({} of all time waiting for builds and models)\n{}",
       seconds_line(time), percent("measure"), percent("gate"), percent("screen"), percent("idle"), percent("waiting"),
       text_of(time, "no_records").empty()
           ? ""

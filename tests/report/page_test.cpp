@@ -300,7 +300,7 @@ TEST(Report, ARunTellsWhereItsTimeWent) {
     "parts": [{"part": "base", "seconds": 3.5}, {"part": "search", "seconds": 70}],
     "builds": {"made": 600, "made_s": 1100, "waited_s": 9.5}})");
   EXPECT_THAT(result_text(run), HasSubstr("run time  base 3.5 s, search 70.0 s; in them measuring 20.0 s, gating 30.0 "
-                                          "s, looking 25.2 s, waiting for builds 9.5 s (600 of 1100.0 s)\n"));
+                                          "s, screening 25.2 s, waiting for builds 9.5 s (600 of 1100.0 s)\n"));
   EXPECT_EQ(evidence(run)["run"]["time"]["builds"]["made"], 600);
   run.result["time"]["spot_checks_s"] = 2.5;
   EXPECT_THAT(result_text(run), HasSubstr("measuring 20.0 s (spot checks 2.5 s), gating"));
