@@ -237,16 +237,20 @@ class Cell {
     // Programs with all features take lists of any rows, and so have tiles of 64 rows at most: where others would have
     // more, problems without lists have a program of their own, and those with lists of 128 rows and nothing else.
     // Tiles of 128 rows of fwd_sm80 spill registers with features, and are left out.
+    const bool usual_has_lists = usual.blocks;
     usual.blocks = false;
     const Workload without_blocks = with_features(w, usual);
     if (family.name() != "fwd_sm80" &&
         family.default_config(with_usual, device_) != family.default_config(without_blocks, device_))
       want(added_, family, without_blocks, device_, 0);
-    if (family.name() == "fwd_sm90_persistent") {
+    if (!usual_has_lists) return;
+    const auto with_lists = [&](std::int64_t rows) {
       Workload lists = w;
-      lists.blocks = BlockPattern{.rows = 128, .keys = 128};
-      if (!family.refuses(lists, device_)) want(added_, family, lists, device_, 0);
-    }
+      lists.blocks = BlockPattern{.rows = rows, .keys = rows};
+      return lists;
+    };
+    if (family.default_config(with_lists(128), device_) != family.default_config(with_lists(64), device_))
+      want(added_, family, with_lists(128), device_, 0);
   }
 
   // Of the family for few queries one with all features that it has: of rows of one head, for any heads a group, and of

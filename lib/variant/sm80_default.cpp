@@ -36,7 +36,9 @@ struct Facts {
   [[nodiscard]] constexpr bool few_rows() const { return 4 * tiles <= 3 * processors; }
   [[nodiscard]] constexpr bool one_wave() const { return tiles <= processors; }
   [[nodiscard]] constexpr bool two_waves() const { return !one_wave() && tiles <= 2 * processors; }
-  [[nodiscard]] constexpr bool tall() const { return tiles > 2 * processors && (!causal || len_k > kManyKeys); }
+  [[nodiscard]] constexpr bool fits_block_m_128() const {
+    return tiles > 2 * processors && (!causal || len_k > kManyKeys);
+  }
 };
 
 struct Tiles {
@@ -44,21 +46,21 @@ struct Tiles {
   std::optional<sm80::Config> second{};  // where the first is not legal
 };
 
-constexpr sm80::Config kSplitOf32Keys{
+constexpr sm80::Config kSplitKv32{
     .block_m = 32, .block_n = 32, .kv_groups = 4, .stages = 2, .rescale = Rescale::always};
-constexpr sm80::Config kWide{.block_n = 32, .q_in_registers = false, .rescale = Rescale::when_grown};
-constexpr sm80::Config kTallOf64{
+constexpr sm80::Config kDim256{.block_n = 32, .q_in_registers = false, .rescale = Rescale::when_grown};
+constexpr sm80::Config kBlockM128Dim64{
     .block_m = 128, .warp_rows = 32, .stages = 3, .overlap = true, .rescale = Rescale::stale_tile, .min_blocks = 2};
-constexpr sm80::Config kTallOf128{
+constexpr sm80::Config kBlockM128Dim128{
     .block_m = 128, .warp_rows = 32, .q_in_registers = false, .rescale = Rescale::stale_tile, .min_blocks = 2};
 
-constexpr sm80::Config kShortOf64{.overlap = true, .rescale = Rescale::stale_tile, .min_blocks = 3};
-constexpr sm80::Config kShort{.overlap = true, .rescale = Rescale::stale_tile, .min_blocks = 2};
-constexpr sm80::Config kShortOf128{.overlap = true,
-                                   .late_loads = true,
-                                   .pipeline_sync = PipelineSync::stage,
-                                   .rescale = Rescale::stale_tile,
-                                   .min_blocks = 2};
+constexpr sm80::Config kBlockM64Dim64{.overlap = true, .rescale = Rescale::stale_tile, .min_blocks = 3};
+constexpr sm80::Config kBlockM64{.overlap = true, .rescale = Rescale::stale_tile, .min_blocks = 2};
+constexpr sm80::Config kBlockM64Mbarrier{.overlap = true,
+                                         .late_loads = true,
+                                         .pipeline_sync = PipelineSync::stage,
+                                         .rescale = Rescale::stale_tile,
+                                         .min_blocks = 2};
 
 constexpr sm80::Config with_stages(sm80::Config c, int stages) {
   c.stages = stages;
@@ -71,20 +73,20 @@ constexpr sm80::Config with_sync(sm80::Config c) {
 
 constexpr RuleRow<Facts, Tiles> kTilesRows[] = {
     {[](const Facts& f) { return f.dim == 256 && f.few_rows(); },
-     {{.block_m = 32, .block_n = 32, .kv_groups = 2, .q_in_registers = false, .rescale = Rescale::when_grown}, kWide},
+     {{.block_m = 32, .block_n = 32, .kv_groups = 2, .q_in_registers = false, .rescale = Rescale::when_grown}, kDim256},
      "144 KiB of shared memory; not measured: b1h8l512d256"},
     {[](const Facts& f) { return f.dim == 256; },
-     {kWide},
+     {kDim256},
      "output takes half of the registers, so Q stays in shared memory; two stages of 32 keys are what the 99 KiB of "
      "sm_89 hold beside 64 rows; not measured: b4h16l1024d256"},
     {[](const Facts& f) { return f.few_rows() && f.dim == 64; },
-     {{.block_m = 32, .kv_groups = 4, .stages = 3, .split_wait = true, .rescale = Rescale::always}, kSplitOf32Keys},
+     {{.block_m = 32, .kv_groups = 4, .stages = 3, .split_wait = true, .rescale = Rescale::always}, kSplitKv32},
      "two tiles a group leave nothing to be stale about: b1h8l512d64 4.95, with 64 rows a block 1.40 times, with one "
      "KV group 1.61 times as long"},
     {[](const Facts& f) { return f.few_rows() && f.len_k <= 512; },
-     {{.block_m = 32, .kv_groups = 4, .stages = 1, .split_wait = true, .rescale = Rescale::always}, kSplitOf32Keys},
+     {{.block_m = 32, .kv_groups = 4, .stages = 1, .split_wait = true, .rescale = Rescale::always}, kSplitKv32},
      "a stage for all the keys that a group has: b1h16l256d128"},
-    {[](const Facts& f) { return f.few_rows(); }, {kSplitOf32Keys}, "longer rows: b1h8l512k2048d128"},
+    {[](const Facts& f) { return f.few_rows(); }, {kSplitKv32}, "longer rows: b1h8l512k2048d128"},
     {[](const Facts& f) { return f.one_wave() && f.dim == 64; },
      {{.warp_rows = 32, .kv_groups = 4, .overlap = true, .late_loads = true, .rescale = Rescale::stale_tile}},
      "late loads / loads ahead of the scores: b1h8l1024d64 10.4 / 11.0"},
@@ -110,21 +112,21 @@ constexpr RuleRow<Facts, Tiles> kTilesRows[] = {
     {[](const Facts& f) { return !f.two_waves() && f.dim == 64 && f.len_k <= kFewKeys; },
      {{.block_n = 32, .stages = 4, .overlap = true, .rescale = Rescale::stale_tile, .min_blocks = 4}},
      "blocks start and end more than they compute, so as many as fit: b64h12l128d64"},
-    {[](const Facts& f) { return f.tall() && f.dim == 64; },
-     {kTallOf64, with_stages(kTallOf64, 2)},
+    {[](const Facts& f) { return f.fits_block_m_128() && f.dim == 64; },
+     {kBlockM128Dim64, with_stages(kBlockM128Dim64, 2)},
      "eight warps of 32 rows hide each other's latencies: b4h16l512d64, b8h16l2048d64"},
-    {[](const Facts& f) { return f.tall() && !f.causal && f.can_sleep; },
-     {with_sync(kTallOf128)},
+    {[](const Facts& f) { return f.fits_block_m_128() && !f.causal && f.can_sleep; },
+     {with_sync(kBlockM128Dim128)},
      "mbarriers of stages / a barrier of the group: b1h32l1024d128 46.5 / 47.8; under a causal mask mbarriers spill"},
-    {[](const Facts& f) { return f.tall(); }, {kTallOf128}, "likewise: b4h16l2048d128"},
+    {[](const Facts& f) { return f.fits_block_m_128(); }, {kBlockM128Dim128}, "likewise: b4h16l2048d128"},
     {[](const Facts& f) { return f.dim == 64; },
-     {kShortOf64},
+     {kBlockM64Dim64},
      "tiles of 64 rows waste less where the mask cuts through them: b4h16l512d64:fp16:causal_top_left"},
     {[](const Facts& f) { return f.can_sleep; },
-     {kShortOf128},
+     {kBlockM64Mbarrier},
      "mbarriers of stages / a barrier of the group: b1h32l1024d128:fp16:causal_top_left 32.8 / 34.0"},
     {[](const Facts&) { return true; },
-     {kShort},
+     {kBlockM64},
      "without mbarriers that threads sleep at; not measured: b1h32l1024d128:fp16:causal_top_left"},
 };
 
@@ -193,7 +195,7 @@ std::vector<sm80::Config> sm80_defaults(const Workload& workload, const DeviceFa
   if (chosen.second) all.push_back(*chosen.second);
   if (w.dim < 256) {
     // What fits where that does not: the tiles of 64 rows at the end of the table, then fewer keys.
-    all.push_back(w.dim == 64 ? kShortOf64 : facts.can_sleep ? kShortOf128 : kShort);
+    all.push_back(w.dim == 64 ? kBlockM64Dim64 : facts.can_sleep ? kBlockM64Mbarrier : kBlockM64);
   }
   for (sm80::Config& c : all) {
     if (w.is_causal()) c = under_mask(c);

@@ -13,10 +13,10 @@ namespace {
 
 using namespace sm90_split;
 
-constexpr std::string_view kSharing = "sharing";
-constexpr std::string_view kIteration = "iteration";
-constexpr std::string_view kOpening = "opening";
-constexpr std::string_view kMerging = "merge";
+constexpr std::string_view kCtaRule = "cta";
+constexpr std::string_view kMainloopRule = "mainloop";
+constexpr std::string_view kStartRule = "start";
+constexpr std::string_view kMergeRule = "merge";
 
 struct Facts {
   int dim = 0;  // padded
@@ -41,13 +41,13 @@ constexpr bool always(const Facts&) {
   return true;
 }
 
-struct Sharing {
+struct CtaShape {
   int m_warpgroups;
   int cluster;
   int min_blocks;
   Producer producer;
 };
-constexpr Row<Sharing> kSharings[] = {
+constexpr Row<CtaShape> kCtaShapes[] = {
     {[](const Facts& f) { return f.causal && f.dim == 64 && f.len_k <= 128 && f.tiles > 4 * f.num_sms; },
      {1, 1, 4, Producer::consumer_warp},
      "two n-blocks of keys at most, in many waves; not measured beside others: b64h12l128d64:fp16:causal_top_left"},
@@ -60,10 +60,10 @@ constexpr Row<Sharing> kSharings[] = {
      "two CTAs a tile only while they all run at once; not measured beside others: b4h16l512d64"},
     {always,
      {1, 2, 1, Producer::consumer_warp},
-     "latency decides, and two CTAs halve the keys of each: b1h8l512d64 3.29, b1h16l256d128 3.46"},
+     "latency decides, and two CTAs halve the keys of each; not measured beside others: b1h8l512d64, b1h16l256d128"},
 };
 
-struct Iteration {
+struct Mainloop {
   int block_n;
   int n_blocks_per_stage;
   int stages;
@@ -71,7 +71,7 @@ struct Iteration {
   int v_barriers;
   int pv_start_step;
 };
-constexpr Row<Iteration> kIterations[] = {
+constexpr Row<Mainloop> kMainloops[] = {
     {[](const Facts& f) { return f.min_blocks == 4; },
      {64, 1, 2, 1, 1, 0},
      "registers of four CTAs a multiprocessor: b64h12l128d64:fp16:causal_top_left"},
@@ -94,21 +94,21 @@ constexpr Row<Iteration> kIterations[] = {
      {64, 2, 1, 2, 2, 8},
      "online row maxima wait for all scores of an iteration, whose 128 registers leave too few for features as well "
      "(104 bytes spilled with a softcap); not measured: b1h8l512d64:fp16:window=100:sinks"},
-    {always, {64, 4, 1, 2, 2, 8}, "all keys of a part in one iteration: b1h8l512d64 3.29"},
+    {always, {64, 4, 1, 2, 2, 8}, "all keys of a part in one iteration; not measured beside others: b1h8l512d64"},
 };
 
-struct Opening {
+struct Start {
   attention::TileOrder tile_order;
   Prologue prologue;
   int pv_ksteps_per_commit;
 };
-constexpr Row<Opening> kOpenings[] = {
+constexpr Row<Start> kStarts[] = {
     {[](const Facts& f) { return f.min_blocks == 2 && f.causal; },
      {attention::TileOrder::lpt_then_spt, Prologue::q_first, 2},
      "pairs of a long and a short Q tile are even; as evolved: b1h8l1024d64:fp16:causal_top_left 5.81"},
     {[](const Facts& f) { return f.one_wave() && f.dim == 64 && !f.causal; },
      {attention::TileOrder::ascending, Prologue::maps_first, 4},
-     "one wave runs in any order, so nobody asks how many Q tiles there are: b1h8l512d64 0.03 less, with four steps of "
+     "one wave runs in any order, without the number of Q tiles: b1h8l512d64 0.03 less, with four steps of "
      "PV a commit group 1.002 times as fast as with two"},
     {[](const Facts& f) { return f.one_wave() && f.dim <= 128; },
      {attention::TileOrder::ascending, Prologue::q_first, 2},
@@ -118,11 +118,11 @@ constexpr Row<Opening> kOpenings[] = {
      "longest first; not measured beside others: b4h16l512d64:fp16:causal_top_left"},
 };
 
-struct Merging {
+struct Merge {
   PvSplitN pv_split_n;
   LseFirst lse_first;
 };
-constexpr Row<Merging> kMergings[] = {
+constexpr Row<Merge> kMerges[] = {
     {[](const Facts& f) { return f.can_keep && f.causal; },
      {PvSplitN::on, LseFirst::off},
      "columns that stay beside those that are sent / after them: b1h16l256d128:fp16:causal_top_left 3.84 / 3.76, 1.004 "
@@ -138,14 +138,14 @@ constexpr Row<Merging> kMergings[] = {
     {always, {PvSplitN::off, LseFirst::off}, "not measured beside others: b1h8l256d256"},
 };
 
-sm90_split::Config with(const Sharing& s, sm90_split::Config c = {}) {
+sm90_split::Config with(const CtaShape& s, sm90_split::Config c = {}) {
   c.m_warpgroups = s.m_warpgroups;
   c.cluster = s.cluster;
   c.min_blocks = s.min_blocks;
   c.producer = s.producer;
   return c;
 }
-sm90_split::Config with(const Iteration& i, sm90_split::Config c = {}) {
+sm90_split::Config with(const Mainloop& i, sm90_split::Config c = {}) {
   c.block_n = i.block_n;
   c.n_blocks_per_stage = i.n_blocks_per_stage;
   c.stages = i.stages;
@@ -154,13 +154,13 @@ sm90_split::Config with(const Iteration& i, sm90_split::Config c = {}) {
   c.pv_start_step = i.pv_start_step;
   return c;
 }
-sm90_split::Config with(const Opening& o, sm90_split::Config c = {}) {
+sm90_split::Config with(const Start& o, sm90_split::Config c = {}) {
   c.tile_order = o.tile_order;
   c.prologue = o.prologue;
   c.pv_ksteps_per_commit = o.pv_ksteps_per_commit;
   return c;
 }
-sm90_split::Config with(const Merging& m, sm90_split::Config c = {}) {
+sm90_split::Config with(const Merge& m, sm90_split::Config c = {}) {
   c.pv_split_n = m.pv_split_n;
   c.lse_first = m.lse_first;
   return c;
@@ -177,11 +177,11 @@ sm90_split::Config sm90_split_default(const Workload& workload, const DeviceFact
               .len_k = workload.len_k,
               .tiles = (workload.len_q + kWarpgroupRows - 1) / kWarpgroupRows * workload.heads * workload.batch,
               .num_sms = num_sms_of(device)};
-  sm90_split::Config c = with(choose(kSharing, kSharings, facts, trace));
+  sm90_split::Config c = with(choose(kCtaRule, kCtaShapes, facts, trace));
   facts.cluster = c.cluster;
   facts.min_blocks = c.min_blocks;
-  c = with(choose(kIteration, kIterations, facts, trace), c);
-  c = with(choose(kOpening, kOpenings, facts, trace), c);
+  c = with(choose(kMainloopRule, kMainloops, facts, trace), c);
+  c = with(choose(kStartRule, kStarts, facts, trace), c);
   if (workload.heads == workload.heads_kv) c.gqa = Gqa::off;
   if (dim > 64) c.rowsum = Rowsum::fadd;
   if (causal) {
@@ -191,7 +191,7 @@ sm90_split::Config sm90_split_default(const Workload& workload, const DeviceFact
     if (lined_up && (workload.softcap == 0 || c.min_blocks != 2)) c.mask_at = MaskAt::probabilities;
   }
   facts.can_keep = can_keep_for_later(c, dim);
-  c = with(choose(kMerging, kMergings, facts, trace), c);
+  c = with(choose(kMergeRule, kMerges, facts, trace), c);
   if (c.pv_split_n == PvSplitN::on) {
     c.row_max = RowMax::stale_16;
     c.v_barriers = 2;
@@ -202,18 +202,18 @@ sm90_split::Config sm90_split_default(const Workload& workload, const DeviceFact
 
 std::vector<DefaultRule> sm90_split_rules(std::string (*text_of)(const sm90_split::Config&,
                                                                  std::initializer_list<std::string_view>)) {
-  return {
-      rule_of(
-          kSharing, kSharings,
-          [&](const Sharing& s) { return text_of(with(s), {"m_warpgroups", "cluster", "min_blocks", "producer"}); }),
-      rule_of(kIteration, kIterations,
-              [&](const Iteration& i) {
-                return text_of(with(i), {"block_n", "n_blocks_per_stage", "stages", "qk_in_flight", "v_barriers",
-                                         "pv_start_step"});
-              }),
-      rule_of(kOpening, kOpenings,
-              [&](const Opening& o) { return text_of(with(o), {"tile_order", "prologue", "pv_ksteps_per_commit"}); }),
-      rule_of(kMerging, kMergings, [&](const Merging& m) { return text_of(with(m), {"pv_split_n", "lse_first"}); })};
+  return {rule_of(kCtaRule, kCtaShapes,
+                  [&](const CtaShape& s) {
+                    return text_of(with(s), {"m_warpgroups", "cluster", "min_blocks", "producer"});
+                  }),
+          rule_of(kMainloopRule, kMainloops,
+                  [&](const Mainloop& i) {
+                    return text_of(with(i), {"block_n", "n_blocks_per_stage", "stages", "qk_in_flight", "v_barriers",
+                                             "pv_start_step"});
+                  }),
+          rule_of(kStartRule, kStarts,
+                  [&](const Start& o) { return text_of(with(o), {"tile_order", "prologue", "pv_ksteps_per_commit"}); }),
+          rule_of(kMergeRule, kMerges, [&](const Merge& m) { return text_of(with(m), {"pv_split_n", "lse_first"}); })};
 }
 
 }  // namespace heed

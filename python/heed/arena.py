@@ -176,6 +176,11 @@ def kept_interrupts():
     return seen
 
 
+def peers_of_calls(contenders, named):
+    """Of contenders for calls with features those that take part: beside Heed's dense call the named ones, or with None all, each the best at some calls."""
+    return [contender for contender in contenders if named is None or contender.name in (*named, "heed_dense")]
+
+
 def measure(options):
     """Measures what is asked and writes it row by row."""
     chosen = chosen_suites(options)
@@ -214,8 +219,7 @@ def measure(options):
         if any(suite.name in CALL_SUITES for suite in chosen):
             from heed import feature_contenders, feature_contest
 
-            # Unless some are named all that compute such calls take part: each is the best at some of them.
-            mine = [contender for contender in feature_contenders.contenders(facts) if not options.against or contender.name in (*against, "heed_dense")]
+            mine = peers_of_calls(feature_contenders.contenders(facts), against if options.against else None)
             runs_of_calls |= dict.fromkeys(CALL_SUITES, feature_contest.FeatureContest(feature_contenders.Heed(facts), mine, device, built["device"], settings))
         if any(suite.name in PRECISION_SUITES for suite in chosen):
             from heed import precision_contenders, precision_contest

@@ -5,6 +5,7 @@
 #include "features_case.hpp"
 #include "kernels/sm90/decode/forward.cuh"
 #include "kernels/sm90/decode/legality.hpp"
+#include "tensor_map.hpp"
 #include "testing.hpp"
 
 namespace heed::sm90_decode {
@@ -37,14 +38,8 @@ TensorMap map_of(const FeatureParams& p, const void* tensor, const TensorStrides
     rows = p.page_size;
     batch = p.pages;
   }
-  const emulator::EmulatedMap m{static_cast<const std::byte*>(tensor),
-                                {kProblem.head_dim, rows, p.heads_kv, batch},
-                                {1, s.row, s.head, s.batch},
-                                rows_of_box(kConfig, p.page_table == nullptr ? 0 : p.page_size),
-                                tile::kBoxColumns};
-  TensorMap map{};
-  std::memcpy(map.opaque, &m, sizeof(m));
-  return map;
+  return emulator::map_of(tensor, s, kProblem.head_dim, rows, p.heads_kv, batch,
+                          rows_of_box(kConfig, p.page_table == nullptr ? 0 : p.page_size));
 }
 
 /// Empty, or the first thing that is wrong.

@@ -6,6 +6,7 @@
 #include "features_case.hpp"
 #include "kernels/sm90/persistent/forward.cuh"
 #include "kernels/sm90/persistent/legality.hpp"
+#include "tensor_map.hpp"
 #include "testing.hpp"
 
 namespace heed::sm90_persistent {
@@ -14,19 +15,7 @@ using emulator::BiasTensor;
 using emulator::FeatureCase;
 using emulator::FeatureShape;
 using emulator::kConstant;
-
-// As the launcher encodes it: lib/launch/tensor_map.cpp.
-inline TensorMap map_of(const void* tensor, const TensorStrides& s, int head_dim, int rows, int heads, int batch,
-                        int box_rows) {
-  const emulator::EmulatedMap m{static_cast<const std::byte*>(tensor),
-                                {head_dim, rows, heads, batch},
-                                {1, s.row, s.head, s.batch},
-                                box_rows,
-                                tile::kBoxColumns};
-  TensorMap map{};
-  std::memcpy(map.opaque, &m, sizeof(m));
-  return map;
-}
+using emulator::map_of;
 
 template <Config kConfig, Problem kProblem>
 TensorMaps maps_of(const FeatureParams& p) {

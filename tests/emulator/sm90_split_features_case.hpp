@@ -7,6 +7,7 @@
 #include "features_case.hpp"
 #include "kernels/sm90/split/forward.cuh"
 #include "kernels/sm90/split/legality.hpp"
+#include "tensor_map.hpp"
 #include "testing.hpp"
 
 namespace heed::sm90_split {
@@ -14,21 +15,9 @@ namespace heed::sm90_split {
 using emulator::FeatureCase;
 using emulator::FeatureShape;
 using emulator::kConstant;
+using emulator::map_of;
 
 inline constexpr float kInfinite = std::numeric_limits<float>::infinity();
-
-// As the launcher encodes it: lib/launch/tensor_map.cpp.
-inline TensorMap map_of(const void* tensor, const TensorStrides& s, int head_dim, int rows, int heads, int batch,
-                        int box_rows) {
-  const emulator::EmulatedMap m{static_cast<const std::byte*>(tensor),
-                                {head_dim, rows, heads, batch},
-                                {1, s.row, s.head, s.batch},
-                                box_rows,
-                                tile::kBoxColumns};
-  TensorMap map{};
-  std::memcpy(map.opaque, &m, sizeof(m));
-  return map;
-}
 
 template <Config kConfig, Problem kProblem>
 TensorMaps maps_of(const FeatureParams& p) {

@@ -120,7 +120,7 @@ def result(output):
 
 
 def named_cache(cache):
-    """The argument of `generate` that takes a cache: `cache`, in Transformers before 5.2x `past_key_values`."""
+    """The argument of `generate` that takes a cache: `cache`, in older versions of Transformers `past_key_values`."""
     from transformers.generation import utils
 
     return {"cache" if "cache" in getattr(utils, "ALL_CACHE_NAMES", ()) else "past_key_values": cache}
