@@ -4,6 +4,7 @@
 
 #include "base/check.hpp"
 #include "kernels/sm90/persistent/legality.hpp"
+#include "kernels/sm90/persistent/stream_k.hpp"
 #include "variant/family.hpp"
 #include "variant/family_limits.hpp"
 #include "variant/kernel_source.hpp"
@@ -45,7 +46,8 @@ const KnobTable<sm90_persistent::Config>& table() {
     t.add("q_stages", &C::q_stages, {1, 2, 3, 4}, "Q tiles kept in shared memory (persistent schedulers)")
         .acts_on({latency, tail, dram});
     t.add("scheduler", &C::scheduler,
-          "tile scheduler: one Q tile a CTA, a static stride over Q tiles, or Q tiles drawn from an atomic counter")
+          "tile scheduler: one Q tile a CTA, a static stride over Q tiles, Q tiles drawn from an atomic counter, or "
+          "lists of blocks divided evenly over CTAs where one is long (Stream-K)")
         .acts_on({tail, latency, launch});
     t.add("grid", &C::grid,
           "CTAs of the static persistent scheduler: as many as fit, or the fewest that need no more waves")
@@ -273,6 +275,13 @@ class Sm90PersistentFamily final : public Family {
     plan.cluster = static_cast<std::uint32_t>(c.cluster);
     plan.shared_bytes = sm90_persistent::shared_plan(c, static_cast<int>(workload.dim)).total;
     plan.semaphores = c.scheduler == sm90_persistent::Scheduler::dynamic_persistent ? 1 : 0;
+    if (sm90_persistent::streams(c)) {
+      const std::int64_t ctas = static_cast<std::int64_t>(plan.grid[0]) * c.virtual_ctas;
+      const int warps = sm90_persistent::virtual_cta_threads(c) / 32;
+      plan.workspace_bytes = sm90_persistent::stream_workspace_bytes(
+          ctas, warps, sm90_persistent::padded_dim(static_cast<int>(workload.dim)));
+      plan.semaphores = static_cast<int>(ctas * warps);
+    }
     const int k_rows = workload.page_size == 0
                            ? c.block_n
                            : sm90_persistent::rows_of_page_box(c, static_cast<int>(workload.page_size));

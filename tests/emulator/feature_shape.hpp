@@ -28,6 +28,7 @@ struct ListsOfBlocks {
   double density = 0.5;
   bool per_batch = true;  ///< else stride 0
   bool per_head = true;
+  int whole = 0;    ///< of every head, the lists of its first so many blocks of rows, which have all blocks of keys
   double full = 0;  ///< share of the listed blocks on which the bias is not read, whatever it holds there
 };
 

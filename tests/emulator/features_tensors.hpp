@@ -122,7 +122,7 @@ class FeatureTensors {
       std::vector<int> numbers = {-1, key_blocks_};
       int behind = 1 << 28;
       for (int key = 0; key < key_blocks_; ++key)
-        if (random_.chance(t.density)) {
+        if (static_cast<int>(list) % row_blocks_ < t.whole || random_.chance(t.density)) {
           listed_[list * at(key_blocks_) + at(key)] = true;
           const bool full = t.full > 0 && shape_.bias && random_.chance(t.full);
           full_[list * at(key_blocks_) + at(key)] = full;

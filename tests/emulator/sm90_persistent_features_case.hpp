@@ -2,10 +2,16 @@
 /// precision.
 #pragma once
 
+#include <gmock/gmock.h>
+
+#include <limits>
+#include <vector>
+
 #include "device.hpp"
 #include "features_case.hpp"
 #include "kernels/sm90/persistent/forward.cuh"
 #include "kernels/sm90/persistent/legality.hpp"
+#include "kernels/sm90/persistent/stream_k.hpp"
 #include "tensor_map.hpp"
 #include "testing.hpp"
 
@@ -46,9 +52,17 @@ TensorMaps maps_of(const FeatureParams& p) {
 template <Config kConfig, Problem kProblem>
 void launch_case(FeatureCase& problem, const FeatureShape& shape, std::uint64_t seed) {
   static_assert(is_legal(kConfig, kProblem, 227 << 10, 228 << 10) == Illegal::no);
-  constexpr int kCtas = 2;  // persistent CTAs that run at once
-  unsigned counter = 0;
-  problem.params().semaphores = &counter;
+  constexpr int kCtas = streams(kConfig) ? 5 : 2;  // persistent CTAs that run at once
+  constexpr int kWarps = virtual_cta_threads(kConfig) / 32;
+  constexpr int kPlaces = kCtas * kConfig.virtual_ctas;
+  std::vector<unsigned> counters(static_cast<std::size_t>(kPlaces) * kWarps, 0);
+  problem.params().semaphores = counters.data();
+  std::vector<float> workspace;
+  if constexpr (streams(kConfig)) {
+    workspace.assign(stream_workspace_bytes(kPlaces, kWarps, padded_dim(kProblem.head_dim)) / sizeof(float),
+                     std::numeric_limits<float>::quiet_NaN());
+    problem.params().workspace = workspace.data();
+  }
   const TensorMaps maps = maps_of<kConfig, kProblem>(problem.params());
   const attention::Grid3 grid = launch_grid(kConfig, shape.len_q, shape.heads, shape.batch, kCtas);
   emulator::Launch launch;
@@ -59,7 +73,7 @@ void launch_case(FeatureCase& problem, const FeatureShape& shape, std::uint64_t 
   launch.seed = seed;
   emulator::run(
       launch, [&](char* shared) { forward<kConstant<kConfig>, kConstant<kProblem>>(problem.params(), maps, shared); });
-  EXPECT_EQ(counter, 0U) << "the next launch counts from zero";
+  EXPECT_THAT(counters, ::testing::Each(0U)) << "the next launch counts from zero";
 }
 
 template <Config kConfig, Problem kProblem>

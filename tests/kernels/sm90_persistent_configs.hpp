@@ -20,7 +20,7 @@ inline Config random_config(Random& random) {
   c.block_n = one_of({32, 48, 64, 80, 96, 112, 128});
   c.stages = one_of({1, 2, 3, 5, 8, 16});
   c.q_stages = one_of({1, 2, 3, 4});
-  c.scheduler = static_cast<Scheduler>(random.below(3));
+  c.scheduler = static_cast<Scheduler>(random.below(4));
   c.softmax_overlap = static_cast<SoftmaxOverlap>(random.below(3));
   c.gemm_order = static_cast<GemmOrder>(random.below(3));
   c.row_max = static_cast<RowMax>(random.below(3));

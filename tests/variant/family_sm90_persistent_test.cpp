@@ -113,6 +113,17 @@ TEST(Families, StreamSaysWhatItCannotDo) {
   EXPECT_THAT(reason("grid=balanced"), ::testing::HasSubstr("grid=full"));
   EXPECT_THAT(reason("scheduler=dynamic_persistent,grid=balanced"), ::testing::HasSubstr("grid=full"));
   EXPECT_EQ(reason("scheduler=static_persistent,grid=balanced"), "legal");
+  // Lists alone are divided, by one KV group, after which the producer gives its registers away.
+  EXPECT_THAT(reason("scheduler=stream_k"), ::testing::HasSubstr("scheduler=static_persistent"));
+  const char* const lists = "b4h16l512d64:blocks=128/window1+global1";
+  EXPECT_EQ(reason("m_warpgroups=2,virtual_ctas=1,scheduler=stream_k,producer=warp", lists), "legal");
+  EXPECT_THAT(reason("m_warpgroups=2,scheduler=stream_k,producer=warpgroup,virtual_ctas=2", lists),
+              ::testing::HasSubstr("setmaxnreg=after_loads"));
+  EXPECT_THAT(reason("m_warpgroups=2,virtual_ctas=1,scheduler=stream_k,producer=warp",
+                     "b4h16l512d64:key_lengths:blocks=128/window1+global1"),
+              ::testing::HasSubstr("scheduler=static_persistent"));
+  EXPECT_THAT(reason("m_warpgroups=2,virtual_ctas=1,scheduler=stream_k,producer=warp,tile_order=lpt_l2", lists),
+              ::testing::HasSubstr("tile_order=row_major"));
   // Blocks that stay have no start of every Q tile to themselves.
   EXPECT_THAT(reason("scheduler=static_persistent,epilogue=smem_b128_preaddressed"),
               ::testing::HasSubstr("epilogue=smem_b128"));

@@ -39,6 +39,8 @@ enum class Scheduler {
   static_persistent,   ///< every gridDim.x-th: no more CTAs than fit the device at once (Grid)
   dynamic_persistent,  ///< the next that no CTA has taken, drawn from a counter in global memory shortly before the
                        ///< loads of the last one end
+  stream_k,            ///< static_persistent, but where a list of blocks of keys is longer than half of what a CTA has
+                       ///< to do, an equal part of all lists each (stream_k.hpp)
 };
 
 /// CTAs of Scheduler::static_persistent.
@@ -255,6 +257,10 @@ HEED_HOST_DEVICE constexpr int consumer_threads(const Config& c) {
 /// A block's: all consumers, virtual CTA by virtual CTA, then a producer warp for each virtual CTA.
 HEED_HOST_DEVICE constexpr int threads(const Config& c) {
   return consumer_threads(c) + (c.producer == Producer::warp ? 32 * c.virtual_ctas : kWarpgroupThreads);
+}
+/// Whether lists of blocks may be divided among CTAs.
+HEED_HOST_DEVICE constexpr bool streams(const Config& c) {
+  return c.scheduler == Scheduler::stream_k;
 }
 HEED_HOST_DEVICE constexpr int block_rows(const Config& c) {
   return c.m_warpgroups * kWarpgroupRows;

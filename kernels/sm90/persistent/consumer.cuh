@@ -10,6 +10,7 @@
 #include "kernels/sm90/persistent/epilogue.cuh"
 #include "kernels/sm90/persistent/listed_blocks.cuh"
 #include "kernels/sm90/persistent/pairs.cuh"
+#include "kernels/sm90/persistent/stream_k.cuh"
 #include "kernels/sm90/persistent/work_share.cuh"
 
 namespace heed::sm90_persistent {
@@ -33,6 +34,7 @@ struct Consumer {
   static constexpr bool kSharesAhead = kConfig.tile_setup == TileSetup::early;
   static constexpr bool kLengths = kProblem.features.lengths;
   static constexpr bool kBlocks = kProblem.features.blocks;
+  static constexpr bool kStreamK = streams(kConfig);
 
   // ---- state
   Mainloop mainloop;
@@ -72,9 +74,11 @@ struct Consumer {
         const QTile at = {ptx::warp_uniform(words[0]), ptx::warp_uniform(words[1]), ptx::warp_uniform(words[2])};
         if (at.index < 0) break;
         mainloop.scores.begin_entry(launch, at);
-        const WorkShare share = work_share(mainloop.scores, mainloop.gemms.thread, at.index);
+        WorkShare share = work_share(mainloop.scores, mainloop.gemms.thread, at.index);
+        Pieces pieces{1, 0};
+        if constexpr (kStreamK) pieces = take_piece(share);
         if (is_first) wait_for_queries(mainloop.gemms.thread.m_warpgroup);
-        run_q_tile(at, share, kLengths ? target_of(output) : target);
+        run_q_tile(at, share, kLengths ? target_of(output) : target, pieces);
         mainloop.query.advance();
       }
       end_pairs(mainloop.gemms.thread);
@@ -115,13 +119,34 @@ struct Consumer {
               at.batch}}};
   }
 
-  __device__ __forceinline__ void run_q_tile(const QTile& at, const WorkShare& share, const Target<kProblem>& target) {
+  /// The KV tiles of the piece that was announced with the Q tile.
+  /// @return the Q tile's pieces
+  __device__ __forceinline__ Pieces take_piece(WorkShare& share) const {
+    unsigned words[4];
+    ptx::ld_shared_v4(words, mainloop.gemms.smem.q_tile(mainloop.query.stage) + 16);
+    if (mainloop.scores.changes.blocks.numbers == nullptr) return {1, 0};
+    share.tiles = {ptx::warp_uniform(words[0]), ptx::warp_uniform(words[1])};
+    share.end = share.row < mainloop.scores.params.len_q ? share.tiles.end : share.tiles.first;
+    return {ptx::warp_uniform(words[2]), ptx::warp_uniform(words[3])};
+  }
+
+  __device__ __forceinline__ void run_q_tile(const QTile& at, const WorkShare& share, const Target<kProblem>& target,
+                                             const Pieces& pieces = {1, 0}) {
     mainloop.scores.begin_head(at);
     if constexpr (kTogether)
       run_pair(share);
     else
       run_rows(share);
     if constexpr (kConfig.rowsum_reduce == RowsumReduce::at_end) mainloop.softmax.add_up_sums();
+    if constexpr (kStreamK) {
+      const auto& thread = mainloop.gemms.thread;
+      const int cta = blockIdx.x * kConfig.virtual_ctas + mainloop.gemms.smem.virtual_cta.index;
+      if (pieces.count > 1 &&
+          !merge_pieces<kConfig, kProblem>(mainloop.scores.params, pieces, cta, thread.m_warpgroup * 4 + thread.warp,
+                                           thread.lane, mainloop.gemms.acc_o, mainloop.softmax.row_max,
+                                           mainloop.softmax.row_sum))
+        return;
+    }
     if constexpr (kProblem.features.sinks)
       if (split_of<kConfig>(mainloop.gemms.thread.kv_group) == 0)
         mainloop.softmax.add_sinks(mainloop.scores.params, at.head, mainloop.gemms.acc_o);

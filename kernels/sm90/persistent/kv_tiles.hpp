@@ -163,6 +163,8 @@ HEED_HOST_DEVICE constexpr attention::Grid3 launch_grid(const Config& c, long lo
                                                         long long batch, long long ctas) {
   const long long q_tiles = attention::q_tiles_of_head(len_q, block_rows(c));
   if (c.scheduler == Scheduler::single_tile) return attention::grid_of(grid_axes(c), q_tiles, heads, batch, c.cluster);
+  // Lists may be long where Q tiles are few.
+  if (streams(c)) return {static_cast<unsigned>(ctas), 1, 1};
   const long long virtual_ctas =
       attention::persistent_ctas(c.grid == Grid::balanced, q_tiles * heads * batch, ctas * c.virtual_ctas);
   return {static_cast<unsigned>((virtual_ctas + c.virtual_ctas - 1) / c.virtual_ctas), 1, 1};

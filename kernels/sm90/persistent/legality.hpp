@@ -62,6 +62,17 @@ HEED_HOST_DEVICE constexpr Config canonical(Config c, const Problem& problem) {
   }
   if (c.tile_order == TileOrder::paired && (!has_right_bound(problem.mask) || c.m_warpgroups == 1))
     c.tile_order = TileOrder::row_major;
+  if (streams(c)) {
+    // Pieces are of lists, whose tiles one KV group takes; lengths of entries move their ends. The producer warp needs
+    // registers for the division, and gives them away after it.
+    if (!problem.features.blocks || problem.features.lengths || c.kv_groups > 1) {
+      c.scheduler = Scheduler::static_persistent;
+    } else {
+      c.tile_order = TileOrder::row_major;
+      c.grid = Grid::full;
+      if (moves_registers(c)) c.setmaxnreg = Setmaxnreg::after_loads;
+    }
+  }
   if (c.scheduler != Scheduler::single_tile || c.kv_groups > 1) c.cluster = 1;
   if (c.tile_order == TileOrder::lpt_then_spt &&
       (!has_right_bound(problem.mask) || c.scheduler != Scheduler::single_tile))

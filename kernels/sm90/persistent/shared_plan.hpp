@@ -35,7 +35,8 @@ struct SharedPlan {
   int lines;  ///< (consumer threads, 16 bytes), with EpilogueStore::smem_b128_preaddressed: where a thread's lines go,
               ///< and how far it is from one to the next
   int barriers;
-  int q_tiles;            ///< (q_stages, 16 bytes): the QTile whose queries a stage holds; index -1: there is none left
+  int q_tiles;            ///< (q_stages, q_tile_bytes): the QTile whose queries a stage holds; index -1: there is none
+                          ///< left. With Scheduler::stream_k its piece behind it, and behind all StreamWords
   int virtual_cta_bytes;  ///< from one virtual CTA to the next
   int virtual_cta_barriers;  ///< from one virtual CTA's barriers to the next one's
   int total;
@@ -102,6 +103,12 @@ HEED_HOST_DEVICE constexpr bool sends_in_stages(const Config& c, int head_dim) {
          stages >= bytes_sent(c, head_dim);
 }
 
+/// What consumers are told of a Q tile.
+HEED_HOST_DEVICE constexpr int q_tile_bytes(const Config& c) {
+  return streams(c) ? 32 : 16;
+}
+inline constexpr int kStreamWordBytes = 48;  ///< StreamWords
+
 HEED_HOST_DEVICE constexpr SharedPlan shared_plan(const Config& c, int head_dim) {
   const int dim = padded_dim(head_dim);
   const int boxes = dim / tile::kBoxColumns;
@@ -128,7 +135,7 @@ HEED_HOST_DEVICE constexpr SharedPlan shared_plan(const Config& c, int head_dim)
   p.virtual_cta_bytes = (lines_end + 1023) / 1024 * 1024;
   p.barriers = (c.virtual_ctas - 1) * p.virtual_cta_bytes + lines_end;
   p.q_tiles = (p.barriers + 8 * barrier_plan(c).count + 15) / 16 * 16;
-  const int end = p.q_tiles + 16 * c.q_stages;
+  const int end = p.q_tiles + q_tile_bytes(c) * c.q_stages + (streams(c) ? kStreamWordBytes : 0);
   p.virtual_cta_barriers = end - p.barriers / 16 * 16;
   p.total = end + (c.virtual_ctas - 1) * p.virtual_cta_barriers;
   return p;

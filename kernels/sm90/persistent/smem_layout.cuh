@@ -71,7 +71,13 @@ struct SmemLayout {
     return shared + kPlan.partner_partials + (pair * kConfig.kv_groups + group) * kPlan.partner_partial_bytes +
            thread * 16;
   }
-  __device__ __forceinline__ unsigned q_tile(int stage) const { return behind(kPlan.q_tiles) + 16 * stage; }
+  __device__ __forceinline__ unsigned q_tile(int stage) const {
+    return behind(kPlan.q_tiles) + q_tile_bytes(kConfig) * stage;
+  }
+  /// The word of StreamWords at `offset`.
+  __device__ __forceinline__ unsigned stream(int offset) const {
+    return behind(kPlan.q_tiles) + q_tile_bytes(kConfig) * kConfig.q_stages + offset;
+  }
 };
 
 }  // namespace heed::sm90_persistent

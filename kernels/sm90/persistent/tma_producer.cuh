@@ -7,8 +7,9 @@
 #include "kernels/ptx/global.cuh"
 #include "kernels/ptx/mbarrier.cuh"
 #include "kernels/ptx/shared.cuh"
+#include "kernels/sm90/persistent/barriers.cuh"
 #include "kernels/sm90/persistent/entries.cuh"
-#include "kernels/sm90/persistent/smem_layout.cuh"
+#include "kernels/sm90/persistent/stream_k.cuh"
 #include "kernels/sm90/tma.cuh"
 
 namespace heed::sm90_persistent {
@@ -39,11 +40,13 @@ struct TmaProducer {
   static constexpr bool kLengths = kProblem.features.lengths;
   static constexpr bool kPrefix = kProblem.features.prefix;
   static constexpr bool kBlocks = kProblem.features.blocks;
+  static constexpr bool kStreamK = streams(kConfig);
 
   const Params<kProblem>& params;  ///< of the launch, or of an entry (of_entry)
   const TensorMaps& maps;
   Smem smem;
   EntryOfTile<kProblem> entry{};  ///< of a Q tile
+  [[no_unique_address]] TilePiece<kStreamK> piece{};
 
   /// Asks for what consumers wait for: the first Q tile's queries and every KV group's first keys. They take over
   /// 500 clocks to come, so they are asked for before the other barriers exist; and where all blocks of a launch ask at
@@ -51,7 +54,7 @@ struct TmaProducer {
   /// run().
   __device__ __forceinline__ void start() const {
     sm90::prefetch_first_maps(maps);
-    initialise_barriers<true>();
+    initialise_barriers<true>(smem);
     if constexpr (entries_differ(kProblem.features)) {
       if constexpr (kConfig.pdl_trigger != PdlTrigger::none) ptx::griddepcontrol_wait();
       bool has_started = false;
@@ -60,9 +63,9 @@ struct TmaProducer {
           has_started = own.has_rows_of(first_q_tile());
           if (has_started) own.start_q_tile(first_q_tile());
         });
-      if (!has_started) initialise_barriers<false>();
+      if (!has_started) initialise_barriers<false>(smem);
     } else {
-      if (!has_q_tiles()) return initialise_barriers<false>();
+      if (!has_q_tiles()) return initialise_barriers<false>(smem);
       start_q_tile(first_q_tile());
     }
   }
@@ -91,7 +94,7 @@ struct TmaProducer {
     if constexpr (kFirst > 0) load_q(tile, 0, 0, kFirst, stays);
     load_q(tile, 0, kFirst + 1, kConfig.m_warpgroups, stays);
     sm90::prefetch_later_maps<kConfig.epilogue == EpilogueStore::tma>(maps);
-    initialise_barriers<false>();
+    initialise_barriers<false>(smem);
   }
 
   /// The queries of consumer warpgroups first to end - 1.
@@ -161,7 +164,7 @@ struct TmaProducer {
       else
         load_q_tile(first_q_tile(), 0, ring, true, [] {});
     } else {
-      const int total = q_tiles() * params.heads * params.batch;
+      const int total = all_q_tiles();
       int next = first_index();
       bool goes_back = false;
       bool started = true;
@@ -177,7 +180,7 @@ struct TmaProducer {
           of_entry(tile, [&](const TmaProducer& own) {
             has_loaded = own.has_rows_of(tile);
             if (!has_loaded) return;
-            if (!started) announce(tile, query.stage);
+            if (!started) own.announce(tile, query.stage);
             own.load_q_tile(tile, query.stage, ring, started, [&] { next = following(next, total); });
           });
           started = false;
@@ -205,7 +208,13 @@ struct TmaProducer {
   template <typename Load>
   __device__ __forceinline__ void of_entry(const QTile& tile, const Load& load) const {
     const attention::ParamsOfEntry<kProblem> own = attention::params_of_entry<kProblem>(params, tile.batch);
-    load(TmaProducer{own, maps, smem, entry_of_tile<kConfig, kProblem>(params, own, tile)});
+    const EntryOfTile<kProblem> of_tile = entry_of_tile<kConfig, kProblem>(params, own, tile);
+    if constexpr (kStreamK) {
+      const int index = (tile.batch * params.heads + tile.head) * q_tiles() + q_tiles() - 1 - tile.index;
+      load(TmaProducer{own, maps, smem, of_tile, piece_of_tile(smem, index, of_tile.listed.blocks)});
+    } else {
+      load(TmaProducer{own, maps, smem, of_tile});
+    }
   }
   __device__ __forceinline__ bool has_rows_of(const QTile& tile) const {
     return !kLengths || has_rows(kConfig, tile.index, params.len_q);
@@ -224,41 +233,20 @@ struct TmaProducer {
     return first_key_of_tile<kConfig, kProblem>(params, entry.listed.blocks, n);
   }
 
-  /// Whether the first loads arrive at barrier i.
-  __device__ __forceinline__ static constexpr bool is_first(int i) {
-    for (int g = 0; g < kKvGroups; ++g)
-      if (i == Smem::kBarriers.ring + g * kConfig.stages) return true;
-    return i >= Smem::kBarriers.queries && i < Smem::kBarriers.queries + kConfig.m_warpgroups;
-  }
-
-  template <bool kFirst>
-  __device__ __forceinline__ void initialise_barriers() const {
-    constexpr BarrierPlan kBarriers = Smem::kBarriers;
-#pragma unroll
-    for (int i = 0; i < kBarriers.count; ++i) {
-      const int arrivals = i < kBarriers.q_empty    ? 1
-                           : i < kBarriers.ring     ? 4 * kConfig.m_warpgroups * kKvGroups
-                           : i < kBarriers.kv_empty ? 1
-                           : i < kBarriers.mailbox  ? 4 * kConfig.m_warpgroups
-                                                    : 1;
-      // By this one thread: barriers that differ from lane to lane take 100 clocks each.
-      if (is_first(i) == kFirst) ptx::mbarrier_init(smem.barrier(i), arrivals);
-    }
-    ptx::fence_mbarrier_init();
-    if constexpr (!kFirst && kConfig.cluster > 1)
-#pragma unroll
-      for (int g = 0; g < kConfig.m_warpgroups; ++g)
-        ptx::mbarrier_arrive_expect_tx(smem.mailbox(g), bytes_sent(kConfig, kProblem.head_dim));
-  }
-
   /// Of schedules in which blocks stay: which Q tile is this virtual CTA's first, and how many virtual CTAs there are.
   __device__ __forceinline__ int first_index() const {
+    if constexpr (kStreamK) return first_of_part(smem);
     return blockIdx.x * kConfig.virtual_ctas + smem.virtual_cta.index;
   }
   __device__ __forceinline__ int all_virtual_ctas() const { return gridDim.x * kConfig.virtual_ctas; }
   /// Of the last block's virtual CTAs some may have no Q tile.
   __device__ __forceinline__ bool has_q_tiles() const {
-    return kConfig.virtual_ctas == 1 || first_index() < q_tiles() * params.heads * params.batch;
+    return (kConfig.virtual_ctas == 1 && !kStreamK) || first_index() < all_q_tiles();
+  }
+  /// Of Scheduler::stream_k, those before the end of this CTA's part.
+  __device__ __forceinline__ int all_q_tiles() const {
+    if constexpr (kStreamK) return end_of_part(smem);
+    return q_tiles() * params.heads * params.batch;
   }
   __device__ __forceinline__ int q_tiles() const {
     return (params.len_q + block_rows(kConfig) - 1) / block_rows(kConfig);
@@ -319,7 +307,9 @@ struct TmaProducer {
       return {0, 0, end};
     }
   }
-  __device__ __forceinline__ static Range tiles_of(const Keys& seen, int kv_group) {
+  __device__ __forceinline__ Range tiles_of(const Keys& seen, int kv_group) const {
+    if constexpr (kStreamK)
+      if (entry.listed.blocks.numbers != nullptr) return piece.tiles;
     if constexpr (kCutsByWork)
       return kv_tiles_of_split(kConfig, seen.shorter, seen.longer, kv_group);
     else
@@ -328,6 +318,8 @@ struct TmaProducer {
   /// Tells the consumers which Q tile a stage's queries are of, before they can arrive.
   __device__ __forceinline__ void announce(const QTile& tile, int q_stage) const {
     ptx::st_shared_v4(smem.q_tile(q_stage), tile.index, tile.head, tile.batch, 0);
+    if constexpr (kStreamK)
+      ptx::st_shared_v4(smem.q_tile(q_stage) + 16, piece.tiles.first, piece.tiles.end, piece.pieces, piece.first_cta);
   }
 
   /// The blocks together draw as many tickets as there are Q tiles, the last of each included: back at zero then.
@@ -335,6 +327,7 @@ struct TmaProducer {
     // Relaxed: it orders nothing, and to wait for its end would hold up the loads behind it.
     if constexpr (kConfig.scheduler == Scheduler::dynamic_persistent)
       return all_virtual_ctas() + ptx::atom_inc_relaxed_gpu(params.semaphores, total - 1);
+    if constexpr (kStreamK) return index + step_of_part(smem);
     return index + all_virtual_ctas();
   }
 
