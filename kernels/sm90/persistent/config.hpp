@@ -82,6 +82,12 @@ enum class Producer {
   warpgroup,  ///< a warpgroup, of which one thread issues loads, and which gives its registers to the consumers
 };
 
+/// Who finds the pages that a tile of keys lies in, where keys lie in pages.
+enum class PageLoads {
+  thread,  ///< the thread that issues loads, box after box, when a stage is free
+  warp,    ///< the lanes of the producer warp, a box each, before they wait for a stage
+};
+
 /// When a producer warpgroup gives its registers (setmaxnreg) to the consumers, which wait for them.
 enum class Setmaxnreg {
   early,        ///< before anything else
@@ -230,6 +236,7 @@ struct Config {
   MaskPath mask_path = MaskPath::branch;
   Producer producer = Producer::warp;
   Setmaxnreg setmaxnreg = Setmaxnreg::early;
+  PageLoads page_loads = PageLoads::thread;
   TileSetup tile_setup = TileSetup::lazy;
   PdlTrigger pdl_trigger = PdlTrigger::last_load;
   EpilogueStore epilogue = EpilogueStore::st_b128;

@@ -8,7 +8,8 @@
 #include "kernels/ptx/mbarrier.cuh"
 #include "kernels/ptx/shared.cuh"
 #include "kernels/sm90/persistent/barriers.cuh"
-#include "kernels/sm90/persistent/entries.cuh"
+#include "kernels/sm90/persistent/page_loads.cuh"
+#include "kernels/sm90/persistent/producer_schedule.cuh"
 #include "kernels/sm90/persistent/stream_k.cuh"
 #include "kernels/sm90/tma.cuh"
 
@@ -25,6 +26,7 @@ struct TmaProducer {
   static constexpr bool kBackAndForth =
       has_right_bound(kProblem.mask) && kConfig.scheduler == Scheduler::static_persistent;
   using Smem = SmemLayout<kConfig, kProblem>;
+  using Schedule = ProducerSchedule<kConfig, kProblem>;
   static constexpr SharedPlan kPlan = Smem::kPlan;
   static constexpr bool kQueriesFirst = q_evict_first(kConfig.evict_first);
   static constexpr bool kKeysFirst = k_evict_first(kConfig.evict_first);
@@ -32,15 +34,14 @@ struct TmaProducer {
   static constexpr int kResidentEighths = resident_head_eighths(kConfig.evict_first);
   static constexpr int kResidentFirstTiles = resident_first_tiles(kConfig.evict_first);
   static constexpr bool kSomeStay = kResidentEighths < 8 || kResidentFirstTiles > 0;
-  // Turns of a Q tile that are still to be asked for when the next Q tile is drawn: an atomic in the L2 takes less
-  // than one. With 1, 2, 3 and 4 times are equal to 1%.
-  static constexpr int kDrawnAhead = 2;
   static constexpr bool kBegins = has_left_bound(kProblem.mask);
 
   static constexpr bool kLengths = kProblem.features.lengths;
   static constexpr bool kPrefix = kProblem.features.prefix;
   static constexpr bool kBlocks = kProblem.features.blocks;
   static constexpr bool kStreamK = streams(kConfig);
+  // All lanes of the warp run through this then, and lane 0 alone loads and arrives.
+  static constexpr bool kByWarp = kConfig.page_loads == PageLoads::warp;
 
   const Params<kProblem>& params;  ///< of the launch, or of an entry (of_entry)
   const TensorMaps& maps;
@@ -53,20 +54,22 @@ struct TmaProducer {
   /// once, as long again, so the first consumer warpgroup's queries and the keys are in front. One thread, before
   /// run().
   __device__ __forceinline__ void start() const {
-    sm90::prefetch_first_maps(maps);
-    initialise_barriers<true>(smem);
+    if (leads()) {
+      sm90::prefetch_first_maps(maps);
+      initialise_barriers<true>(smem);
+    }
     if constexpr (entries_differ(kProblem.features)) {
       if constexpr (kConfig.pdl_trigger != PdlTrigger::none) ptx::griddepcontrol_wait();
       bool has_started = false;
-      if (has_q_tiles())
-        of_entry(first_q_tile(), [&](const TmaProducer& own) {
-          has_started = own.has_rows_of(first_q_tile());
-          if (has_started) own.start_q_tile(first_q_tile());
+      if (schedule().has_q_tiles())
+        of_entry(schedule().first_q_tile(), [&](const TmaProducer& own) {
+          has_started = own.has_rows_of(schedule().first_q_tile());
+          if (has_started) own.start_q_tile(schedule().first_q_tile());
         });
-      if (!has_started) initialise_barriers<false>(smem);
+      if (!has_started && leads()) initialise_barriers<false>(smem);
     } else {
-      if (!has_q_tiles()) return initialise_barriers<false>(smem);
-      start_q_tile(first_q_tile());
+      if (!schedule().has_q_tiles()) return initialise_barriers<false>(smem);
+      start_q_tile(schedule().first_q_tile());
     }
   }
 
@@ -84,15 +87,16 @@ struct TmaProducer {
     for (int g = 0; g < kKvGroups; ++g) {
       const Range tiles = tiles_of(seen, g);
       if (tiles.first < tiles.end) {
-        ptx::mbarrier_arrive_expect_tx(smem.kv_full(g, 0), kPlan.operand);
+        if (leads()) ptx::mbarrier_arrive_expect_tx(smem.kv_full(g, 0), kPlan.operand);
         int last = tiles.end - 1;
         if constexpr (kBlocks) last = key_of_tile(last);
         load_operand<kKeysFirst>(maps.k, smem.keys(g, 0), smem.kv_full(g, 0), last, kv_head, tile.batch, stays,
-                                 origin(tile));
+                                 origin(tile), boxes_of(last, tile));
       }
     }
     if constexpr (kFirst > 0) load_q(tile, 0, 0, kFirst, stays);
     load_q(tile, 0, kFirst + 1, kConfig.m_warpgroups, stays);
+    if (!leads()) return;
     sm90::prefetch_later_maps<kConfig.epilogue == EpilogueStore::tma>(maps);
     initialise_barriers<false>(smem);
   }
@@ -100,6 +104,7 @@ struct TmaProducer {
   /// The queries of consumer warpgroups first to end - 1.
   /// @param stays it is of a part that may stay in the L2 (resident_head_eighths, resident_first_tiles)
   __device__ __forceinline__ void load_q(const QTile& tile, int stage, int first, int end, bool stays) const {
+    if (!leads()) return;
     const int all = warpgroup_tiles(params.len_q);
 #pragma unroll
     for (int g = first; g < end; ++g) {
@@ -117,10 +122,16 @@ struct TmaProducer {
   /// @param tile its number, or with lists of blocks its first key (key_of_tile)
   template <bool kEvictFirst>
   __device__ __forceinline__ void load_operand(const TensorMap& map, unsigned to, unsigned barrier, int tile,
-                                               int kv_head, int batch, bool stays, int first_key) const {
+                                               int kv_head, int batch, bool stays, int first_key,
+                                               [[maybe_unused]] const PageBox& boxes) const {
     if constexpr (reads_past_keys(kProblem.features)) {
-      const int key = kBlocks ? tile : tile * kConfig.block_n;
-      load_keys_of_entry<kEvictFirst>(map, to, barrier, kBegins ? first_key + key : key, kv_head, batch,
+      if constexpr (kByWarp) {
+        if (params.page_table != nullptr)
+          return load_page_boxes<kConfig, kBoxes, kEvictFirst>(params, boxes, map, to, barrier, kv_head, lane(),
+                                                               kSomeStay && !stays);
+        if (!leads()) return;
+      }
+      load_keys_of_entry<kEvictFirst>(map, to, barrier, first_key_of(tile, first_key), kv_head, batch,
                                       kSomeStay && !stays);
       return;
     }
@@ -130,6 +141,22 @@ struct TmaProducer {
                                   kBegins ? first_key + tile * kConfig.block_n : tile * kConfig.block_n, kv_head, batch,
                                   kSomeStay && !stays);
   }
+
+  /// @param tile,first_key as load_operand has them
+  __device__ __forceinline__ static int first_key_of(int tile, int first_key) {
+    const int key = kBlocks ? tile : tile * kConfig.block_n;
+    return kBegins ? first_key + key : key;
+  }
+  /// Where a tile lies in pages, of PageLoads::warp.
+  __device__ __forceinline__ PageBox boxes_of(int tile, const QTile& of) const {
+    if constexpr (kByWarp)
+      if (params.page_table != nullptr)
+        return find_page_box<kConfig>(params, first_key_of(tile, origin(of)), of.batch, lane());
+    return {};
+  }
+  __device__ __forceinline__ static int lane() { return static_cast<int>(threadIdx.x % 32); }
+  /// Whether this thread issues loads.
+  __device__ __forceinline__ static bool leads() { return !kByWarp || lane() == 0; }
 
   /// The tile of keys from `key` on, counted from the entry's first.
   template <bool kEvictFirst>
@@ -158,22 +185,26 @@ struct TmaProducer {
 
     if constexpr (kOneTile) {
       if constexpr (entries_differ(kProblem.features))
-        of_entry(first_q_tile(), [&](const TmaProducer& own) {
-          if (own.has_rows_of(first_q_tile())) own.load_q_tile(first_q_tile(), 0, ring, true, [] {});
+        of_entry(schedule().first_q_tile(), [&](const TmaProducer& own) {
+          if (own.has_rows_of(schedule().first_q_tile()))
+            own.load_q_tile(schedule().first_q_tile(), 0, ring, true, [] {});
         });
       else
-        load_q_tile(first_q_tile(), 0, ring, true, [] {});
+        load_q_tile(schedule().first_q_tile(), 0, ring, true, [] {});
     } else {
-      const int total = all_q_tiles();
-      int next = first_index();
+      const int total = schedule().end();
+      int next = schedule().first();
       bool goes_back = false;
       bool started = true;
       for (;;) {
         ptx::mbarrier_wait(smem.q_empty(query.stage), query.parity);
+        if constexpr (kByWarp && kConfig.scheduler == Scheduler::dynamic_persistent)
+          next = __shfl_sync(0xffffffffU, next, 0);
         if (next >= total) break;
         const bool is_back = kBackAndForth && goes_back;
-        const QTile tile =
-            q_tile(is_back ? attention::q_tile_from_the_end(next, first_index(), all_virtual_ctas(), total) : next);
+        const QTile tile = schedule().q_tile(
+            is_back ? attention::q_tile_from_the_end(next, schedule().first(), schedule().virtual_ctas(), total)
+                    : next);
         goes_back = !goes_back;
         if constexpr (entries_differ(kProblem.features)) {
           bool has_loaded = false;
@@ -181,37 +212,41 @@ struct TmaProducer {
             has_loaded = own.has_rows_of(tile);
             if (!has_loaded) return;
             if (!started) own.announce(tile, query.stage);
-            own.load_q_tile(tile, query.stage, ring, started, [&] { next = following(next, total); });
+            own.load_q_tile(tile, query.stage, ring, started,
+                            [&] { next = schedule().following(next, total, leads()); });
           });
           started = false;
           // Consumers do not hear of Q tiles behind the end of an entry.
           if (has_loaded)
             query.advance();
           else
-            next = following(next, total);
+            next = schedule().following(next, total, leads());
           continue;
         }
         if (!started) announce(tile, query.stage);
-        load_q_tile(tile, query.stage, ring, started, [&] { next = following(next, total); });
+        load_q_tile(tile, query.stage, ring, started, [&] { next = schedule().following(next, total, leads()); });
         started = false;
         query.advance();
       }
-      ptx::st_shared_v4(smem.q_tile(query.stage), -1, 0, 0, 0);
+      if (leads()) {
+        ptx::st_shared_v4(smem.q_tile(query.stage), -1, 0, 0, 0);
 #pragma unroll
-      for (int g = 0; g < kConfig.m_warpgroups; ++g) ptx::mbarrier_arrive(smem.q_full(query.stage, g));
+        for (int g = 0; g < kConfig.m_warpgroups; ++g) ptx::mbarrier_arrive(smem.q_full(query.stage, g));
+      }
     }
     if (kConfig.pdl_trigger != PdlTrigger::none) ptx::griddepcontrol_launch_dependents();
   }
 
  private:
+  __device__ __forceinline__ Schedule schedule() const { return {params, smem}; }
   /// Calls `load` with a producer whose parameters are those of the Q tile's entry.
   template <typename Load>
   __device__ __forceinline__ void of_entry(const QTile& tile, const Load& load) const {
     const attention::ParamsOfEntry<kProblem> own = attention::params_of_entry<kProblem>(params, tile.batch);
     const EntryOfTile<kProblem> of_tile = entry_of_tile<kConfig, kProblem>(params, own, tile);
     if constexpr (kStreamK) {
-      const int index = (tile.batch * params.heads + tile.head) * q_tiles() + q_tiles() - 1 - tile.index;
-      load(TmaProducer{own, maps, smem, of_tile, piece_of_tile(smem, index, of_tile.listed.blocks)});
+      load(
+          TmaProducer{own, maps, smem, of_tile, piece_of_tile(smem, schedule().index_of(tile), of_tile.listed.blocks)});
     } else {
       load(TmaProducer{own, maps, smem, of_tile});
     }
@@ -233,37 +268,6 @@ struct TmaProducer {
     return first_key_of_tile<kConfig, kProblem>(params, entry.listed.blocks, n);
   }
 
-  /// Of schedules in which blocks stay: which Q tile is this virtual CTA's first, and how many virtual CTAs there are.
-  __device__ __forceinline__ int first_index() const {
-    if constexpr (kStreamK) return first_of_part(smem);
-    return blockIdx.x * kConfig.virtual_ctas + smem.virtual_cta.index;
-  }
-  __device__ __forceinline__ int all_virtual_ctas() const { return gridDim.x * kConfig.virtual_ctas; }
-  /// Of the last block's virtual CTAs some may have no Q tile.
-  __device__ __forceinline__ bool has_q_tiles() const {
-    return (kConfig.virtual_ctas == 1 && !kStreamK) || first_index() < all_q_tiles();
-  }
-  /// Of Scheduler::stream_k, those before the end of this CTA's part.
-  __device__ __forceinline__ int all_q_tiles() const {
-    if constexpr (kStreamK) return end_of_part(smem);
-    return q_tiles() * params.heads * params.batch;
-  }
-  __device__ __forceinline__ int q_tiles() const {
-    return (params.len_q + block_rows(kConfig) - 1) / block_rows(kConfig);
-  }
-  /// Of schedules in which blocks stay: the Q tile that comes `index`-th.
-  __device__ __forceinline__ QTile q_tile(int index) const {
-    const int together =
-        attention::heads_together(kProblem.head_dim, params.len_k, params.heads_kv * params.batch) * params.group_size;
-    return attention::q_tile_of_all(kConfig.tile_order, index, q_tiles(), params.heads, params.batch, together);
-  }
-  __device__ __forceinline__ QTile first_q_tile() const {
-    if constexpr (kOneTile) {
-      return q_tile_of_this_cta<kConfig, kProblem>();
-    } else {
-      return q_tile(first_index());
-    }
-  }
   /// A division takes over 100 clocks.
   __device__ __forceinline__ int kv_head_of(const QTile& tile) const {
     return params.group_size == 1 ? tile.head : tile.head / params.group_size;
@@ -317,28 +321,10 @@ struct TmaProducer {
   }
   /// Tells the consumers which Q tile a stage's queries are of, before they can arrive.
   __device__ __forceinline__ void announce(const QTile& tile, int q_stage) const {
+    if (!leads()) return;
     ptx::st_shared_v4(smem.q_tile(q_stage), tile.index, tile.head, tile.batch, 0);
     if constexpr (kStreamK)
       ptx::st_shared_v4(smem.q_tile(q_stage) + 16, piece.tiles.first, piece.tiles.end, piece.pieces, piece.first_cta);
-  }
-
-  /// The blocks together draw as many tickets as there are Q tiles, the last of each included: back at zero then.
-  __device__ __forceinline__ int following(int index, int total) const {
-    // Relaxed: it orders nothing, and to wait for its end would hold up the loads behind it.
-    if constexpr (kConfig.scheduler == Scheduler::dynamic_persistent)
-      return all_virtual_ctas() + ptx::atom_inc_relaxed_gpu(params.semaphores, total - 1);
-    if constexpr (kStreamK) return index + step_of_part(smem);
-    return index + all_virtual_ctas();
-  }
-
-  /// The iteration of a Q tile, of so many KV tiles, in which it is decided which one comes next. A counter is asked as
-  /// late as its answer is sure to be there in time: of blocks that draw while their Q tiles have just begun some
-  /// draw long ones when others are nearly done. In front of the first iteration / like this on an H200, causal, us:
-  /// three to six waves b1h48l2048d128 107 / 96.5, b5h16l1024d128 59.9 / 51.3, b3h32l2048d64 120 / 105.5, b3h8l2048d256
-  /// 121 / 103; sixteen b4h8l4096d256 464 / 444, b8h16l2048d128 255.6 / 251.7, b32h16l512d128 103.5 / 104.2.
-  __device__ __forceinline__ static int iteration_of_draw(const Range& tiles) {
-    if constexpr (kConfig.scheduler != Scheduler::dynamic_persistent) return 0;
-    return max(0, iterations_of(kConfig, tiles.end - tiles.first) - kDrawnAhead);
   }
 
   /// Queries and the first keys, unless start() has asked for them, then all else iteration by iteration, the last keys
@@ -350,7 +336,7 @@ struct TmaProducer {
     const int kv_head = kv_head_of(tile);
     const Keys seen = keys_seen(tile);
     const bool stays = is_resident_head(tile, kv_head);
-    const int chosen_at = iteration_of_draw(tiles_of(seen, 0));
+    const int chosen_at = Schedule::iteration_of_draw(tiles_of(seen, 0));
     if (!started) load_q(tile, q_stage, 0, kConfig.m_warpgroups, stays && kResidentFirstTiles == 0);
     int before[kKvGroups];  // the first key of the tile before, whose values are next: with lists of blocks
     bool more = true;
@@ -370,17 +356,24 @@ struct TmaProducer {
         // The number of a listed block is asked for before the wait for a free stage.
         int key = n;
         if constexpr (kBlocks) key = has_keys ? key_of_tile(n) : 0;
+        PageBox key_boxes{};
+        PageBox value_boxes{};
+        if constexpr (kByWarp) {
+          if (has_keys) key_boxes = boxes_of(key, tile);
+          if (has_values) value_boxes = boxes_of(kBlocks ? before[g] : n + v_lag(kConfig), tile);
+        }
         if (!started || kv_stage > 0) {
           // No one has used a stage before; asking takes 30 clocks, in front of loads that are waited for.
           if (!started || kv_stage >= kConfig.stages) ptx::mbarrier_wait(smem.kv_empty(g, stage), ring[g].parity);
-          ptx::mbarrier_arrive_expect_tx(barrier, (has_keys ? kPlan.operand : 0) + (has_values ? kPlan.operand : 0));
+          if (leads())
+            ptx::mbarrier_arrive_expect_tx(barrier, (has_keys ? kPlan.operand : 0) + (has_values ? kPlan.operand : 0));
           const bool keys_stay = stays && (kResidentFirstTiles == 0 || (started && kv_stage < kResidentFirstTiles));
           if (has_keys)
             load_operand<kKeysFirst>(maps.k, smem.keys(g, stage), barrier, key, kv_head, tile.batch, keys_stay,
-                                     origin(tile));
+                                     origin(tile), key_boxes);
           if (has_values)
             load_operand<kValuesFirst>(maps.v, smem.values(g, stage), barrier, kBlocks ? before[g] : n + v_lag(kConfig),
-                                       kv_head, tile.batch, stays, origin(tile));
+                                       kv_head, tile.batch, stays, origin(tile), value_boxes);
         }
         if constexpr (kBlocks) before[g] = key;
         ring[g].advance();
