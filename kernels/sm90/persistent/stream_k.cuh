@@ -62,7 +62,7 @@ struct StreamWords {
 /// Works out the part of this CTA. A whole warp, before any load; who reads it waits for the warp.
 template <const Config& kConfig, const Problem& kProblem>
 __device__ __forceinline__ void find_part(const ScoreFeatureParams& p, const SmemLayout<kConfig, kProblem>& smem) {
-  constexpr int kAtOnce = 4;  // counts that are on the way together
+  constexpr int kAtOnce = 8;  // counts that are on the way together
   const int lane = static_cast<int>(threadIdx.x % 32);
   const int q_tiles = (p.len_q + block_rows(kConfig) - 1) / block_rows(kConfig);
   const int all = q_tiles * p.heads * p.batch;
