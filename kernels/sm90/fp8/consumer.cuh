@@ -54,7 +54,7 @@ struct Consumer {
   using FragP = unsigned[kSteps][4];
 
   // ---- state
-  const ScoreFeatureParams& params;
+  attention::ParamsOfEntry<kProblem> params;  // of the launch, or of a Q tile's entry where entries have lengths
   Smem smem;
   int m_warpgroup;
   Turns<kConfig> turns;
@@ -81,7 +81,7 @@ struct Consumer {
   __device__ __forceinline__ int row(int half) const { return warpgroup_row + warp * 16 + lane / 4 + 8 * half; }
 
   /// Q tiles until there is none.
-  __device__ __forceinline__ void run() {
+  __device__ __forceinline__ void run(const ScoreFeatureParams& launch) {
     turns.begin();
 #pragma unroll 1
     for (;;) {
@@ -89,13 +89,14 @@ struct Consumer {
       unsigned place[4];
       ptx::ld_shared_v4(place, smem.q_tile(query.stage));
       if (static_cast<int>(place[0]) < 0) return;
-      run_q_tile({ptx::warp_uniform(static_cast<int>(place[0])), ptx::warp_uniform(static_cast<int>(place[1])),
-                  ptx::warp_uniform(static_cast<int>(place[2]))});
+      run_q_tile(launch, {ptx::warp_uniform(static_cast<int>(place[0])), ptx::warp_uniform(static_cast<int>(place[1])),
+                          ptx::warp_uniform(static_cast<int>(place[2]))});
     }
   }
 
  private:
-  __device__ __forceinline__ void run_q_tile(const attention::QTile& tile) {
+  __device__ __forceinline__ void run_q_tile(const ScoreFeatureParams& launch, const attention::QTile& tile) {
+    begin_entry(launch, tile.batch);
     warpgroup_row = tile.index * block_rows(kConfig) + m_warpgroup * kWarpgroupRows;
     const int kv_head = params.group_size == 1 ? tile.head : tile.head / params.group_size;
     const KvTiles tiles = kv_tiles<kConfig, kProblem>(params, tile.index);
@@ -132,7 +133,16 @@ struct Consumer {
       release(smem.q_empty(query.stage));
     }
     query.advance();
+    // Read again: kept over the loops, what only rows that are written need takes registers.
+    begin_entry(launch, tile.batch);
     write(tile, kv_head);
+  }
+
+  __device__ __forceinline__ void begin_entry(const ScoreFeatureParams& launch, int entry) {
+    if constexpr (kProblem.features.lengths) {
+      params = attention::params_of_entry<kProblem>(launch, entry);
+      params.k_scales = launch.k_scales;  // there are none of rows of ragged tensors
+    }
   }
 
   __device__ __forceinline__ void begin_rows(const attention::QTile& tile) {
