@@ -13,6 +13,7 @@
 #include "variant/kernel_source.hpp"
 #include "variant/registry.hpp"
 #include "variant/rule_table.hpp"
+#include "workload/features.hpp"
 
 namespace heed {
 namespace {
@@ -155,7 +156,7 @@ class Sm90Fp8Family final : public Family {
   std::vector<Dtype> dtypes() const override { return {Dtype::fp16, Dtype::bf16}; }
   HeadDims head_dims() const override { return {.listed = {64, 128, 256}}; }
   std::vector<MaskKind> masks() const override { return {MaskKind::none, MaskKind::causal, MaskKind::window}; }
-  Features features() const override { return {.lengths = true, .pages = true}; }
+  Features features() const override { return {.softcap = true, .sinks = true, .lengths = true, .pages = true}; }
   std::string_view quantised() const override { return "Q, K and V in e4m3"; }
   bool reads(const Quantised& quantised) const override {
     const auto is_e4m3 = [](const std::optional<QuantisedTensor>& t) { return t && t->dtype == Dtype::e4m3; };
@@ -225,8 +226,8 @@ class Sm90Fp8Family final : public Family {
         return fmt::format("it needs {} bytes of shared memory a block; {} allows {}",
                            sm90_fp8::shared_plan(c, dim).total, device.name, device.shared_bytes_per_block);
       case sm90_fp8::Illegal::registers:
-        return fmt::format("it needs at least {} registers a thread, {} fit", sm90_fp8::registers_needed(c, dim),
-                           sm90_fp8::registers_allowed(c));
+        return fmt::format("it needs at least {} registers a thread, {} fit",
+                           sm90_fp8::registers_needed(c, dim, features_of(workload)), sm90_fp8::registers_allowed(c));
       case sm90_fp8::Illegal::operands:
         return fmt::format("its products name {} registers; at launch a thread has {}",
                            tile::registers_named(std::max(dim, c.block_n)), tile::launch_registers(c));
@@ -288,9 +289,8 @@ class Sm90Fp8Family final : public Family {
     plan.shared_bytes = sm90_fp8::shared_plan(c, dim).total;
     plan.workspace_bytes = sm90_fp8::workspace_bytes(c, dim, workload.len_k, workload.heads_kv, workload.batch);
     plan.semaphores = sm90_fp8::kSemaphores;
-    const int k_rows = workload.page_size == 0
-                           ? c.block_n
-                           : sm90_fp8::rows_of_page_box(c, static_cast<int>(workload.page_size));
+    const int k_rows =
+        workload.page_size == 0 ? c.block_n : sm90_fp8::rows_of_page_box(c, static_cast<int>(workload.page_size));
     plan.tensor_maps = TensorMapSpec{.problem = problem_of(workload),
                                      .columns = sm90_fp8::box_columns(dim),
                                      .q_rows = sm90_fp8::kWarpgroupRows,

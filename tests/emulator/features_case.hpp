@@ -40,9 +40,8 @@ class FeatureCase : public FeatureTensors {
           const std::size_t place = lse_place(b, h, i);
           written_lse[place] = true;
           const double got = lse_[place];
-          const bool same = std::isinf(expected.lse)
-                                ? got == expected.lse
-                                : std::fabs(got - expected.lse) < allowed_of_lse(expected.lse);
+          const bool same = std::isinf(expected.lse) ? got == expected.lse
+                                                     : std::fabs(got - expected.lse) < allowed_of_lse(expected.lse);
           if (!same)
             return row + "log-sum-exp is " + std::to_string(got) + " instead of " + std::to_string(expected.lse);
         }

@@ -1,5 +1,5 @@
-/// One launch of fwd_sm90_fp8 with features on the emulated GPU, checked against double precision on the numbers that it
-/// is given.
+/// One launch of fwd_sm90_fp8 with features on the emulated GPU, checked against double precision on the numbers that
+/// it is given.
 #pragma once
 
 #include <algorithm>
@@ -81,12 +81,9 @@ class Fp8FeatureCase : public emulator::FeatureCase {
     return {.at = of_heads.data(), .strides = {0, 1, 0}, .rows = 1, .channel = 0, .first_row = 0, .reserved = 0};
   }
   void encode(TensorMap& map, const void* from, const TensorStrides& s, int rows, int heads, int batch, int box) const {
-    const emulator::EmulatedMap m{static_cast<const std::byte*>(from),
-                                  {problem_.head_dim, rows, heads, batch},
-                                  {1, s.row, s.head, s.batch},
-                                  box,
-                                  box_columns(problem_.head_dim),
-                                  1};
+    const emulator::EmulatedMap m{static_cast<const std::byte*>(from), {problem_.head_dim, rows, heads, batch},
+                                  {1, s.row, s.head, s.batch},         box,
+                                  box_columns(problem_.head_dim),      1};
     static_assert(sizeof(m) <= sizeof(map.opaque));
     std::memcpy(map.opaque, &m, sizeof(m));
   }
@@ -121,7 +118,8 @@ std::string said_of_features(const FeatureShape& shape, std::uint64_t seed, void
   params.semaphores = semaphores;
   const long long room = workspace_bytes(kConfig, kProblem.head_dim, shape.len_k, shape.heads_kv, shape.batch);
   std::vector<unsigned char> workspace(static_cast<std::size_t>(room) + 32, 0x7f);
-  auto* const begin = reinterpret_cast<unsigned char*>((reinterpret_cast<std::uintptr_t>(&workspace[0]) + 15) / 16 * 16);
+  auto* const begin =
+      reinterpret_cast<unsigned char*>((reinterpret_cast<std::uintptr_t>(&workspace[0]) + 15) / 16 * 16);
   params.workspace = begin;
   emulator::run(launch, [&](char* shared) { forward<kConstant<kConfig>, kConstant<kProblem>>(params, maps, shared); });
   for (const unsigned counter : semaphores)

@@ -1,4 +1,4 @@
-// fwd_sm90_fp8 with features on the emulated GPU: lengths of batch entries, keys and values in pages.
+// fwd_sm90_fp8 with features on the emulated GPU: lengths of batch entries, keys and values in pages, sinks, softcap.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -109,6 +109,61 @@ TEST(EmulatedSm90Fp8Features, ManyEntries) {
     many.cu_k.push_back(many.cu_k.back() + b * 37 % 101);
   }
   run_features<kSmall, kNone>(many, 13);
+}
+
+// A sink is a score of each row, those that see no key among them.
+TEST(EmulatedSm90Fp8Features, Sinks) {
+  constexpr Problem kNone = featured_fp8(Element::fp16, 64, MaskKind::none, {.sinks = true});
+  constexpr Problem kCausal = featured_fp8(Element::bf16, 128, MaskKind::causal, {.sinks = true, .lengths = true});
+  run_features<Config{}, kNone>({.heads = 4, .heads_kv = 2, .len_q = 100, .len_k = 200, .sinks = {0, 3, -INFINITY, 40}},
+                                15);
+  run_features<kSmall, kCausal>({.batch = 2,
+                                 .heads = 2,
+                                 .heads_kv = 2,
+                                 .len_q = 90,
+                                 .len_k = 70,
+                                 .right_offset = -20,
+                                 .to_the_end = true,
+                                 .sinks = {1, -2},
+                                 .used_k = {70, 30}},
+                                16);
+  run_features<kSmall, kNone>({.len_q = 70, .len_k = 100}, 17);
+}
+
+// Small scores, which a polynomial caps, and large ones; with all other features, and without any.
+TEST(EmulatedSm90Fp8Features, Softcap) {
+  constexpr Problem kNone = featured_fp8(Element::fp16, 64, MaskKind::none, {.softcap = true});
+  constexpr Problem kAll = featured_fp8(Element::bf16, 128, MaskKind::causal,
+                                        {.softcap = true, .sinks = true, .lengths = true, .pages = true});
+  for (const float cap : {0.0F, 1.5F, 50.0F})
+    run_features<Config{}, kNone>(
+        {.heads = 2, .heads_kv = 1, .len_q = 100, .len_k = 200, .score_scale = 4, .softcap = cap}, 18);
+  FeatureShape all{.batch = 2,
+                   .heads = 2,
+                   .heads_kv = 1,
+                   .len_q = 100,
+                   .len_k = 150,
+                   .right_offset = 50,
+                   .to_the_end = true,
+                   .score_scale = 3,
+                   .softcap = 2,
+                   .sinks = {1, -1},
+                   .cu_q = {0, 100, 130},
+                   .used_k = {150, 20},
+                   .page_size = 16};
+  run_features<Config{.block_n = 64, .promote_every = 1}, kAll>(all, 19);
+  all.softcap = 30;
+  run_features<kSmall, kAll>(all, 20);
+}
+
+// The case tells a sink and a cap that are not those of the launch.
+TEST(EmulatedSm90Fp8Features, WrongSinksAndSoftcapsShow) {
+  constexpr Problem kBoth = featured_fp8(Element::fp16, 64, MaskKind::none, {.softcap = true, .sinks = true});
+  const FeatureShape shape{.heads = 2, .heads_kv = 2, .len_k = 130, .score_scale = 3, .softcap = 2, .sinks = {2, 3}};
+  const auto said = [&](void (*change)(FeatureParams&)) { return said_of_features<kSmall, kBoth>(shape, 21, change); };
+  EXPECT_EQ(said([](FeatureParams&) {}), "");
+  EXPECT_NE(said([](FeatureParams& p) { p.softcap = 2.2F; }), "");
+  EXPECT_NE(said([](FeatureParams& p) { p.sinks = nullptr; }), "");
 }
 
 // The case tells lengths and pages that are not those of the launch.
