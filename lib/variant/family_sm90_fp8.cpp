@@ -13,7 +13,6 @@
 #include "variant/kernel_source.hpp"
 #include "variant/registry.hpp"
 #include "variant/rule_table.hpp"
-#include "workload/features.hpp"
 
 namespace heed {
 namespace {
@@ -227,7 +226,7 @@ class Sm90Fp8Family final : public Family {
                            sm90_fp8::shared_plan(c, dim).total, device.name, device.shared_bytes_per_block);
       case sm90_fp8::Illegal::registers:
         return fmt::format("it needs at least {} registers a thread, {} fit",
-                           sm90_fp8::registers_needed(c, dim, features_of(workload)), sm90_fp8::registers_allowed(c));
+                           sm90_fp8::registers_needed(c, problem_of(workload)), sm90_fp8::registers_allowed(c));
       case sm90_fp8::Illegal::operands:
         return fmt::format("its products name {} registers; at launch a thread has {}",
                            tile::registers_named(std::max(dim, c.block_n)), tile::launch_registers(c));

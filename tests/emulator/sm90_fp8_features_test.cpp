@@ -51,6 +51,8 @@ TEST(EmulatedSm90Fp8Features, KeysInUse) {
   FeatureShape queries = cache;
   queries.cu_q = {0, 70, 71, 71, 100};
   run_features<Config{.block_n = 192, .stages = 1}, kCausal>(queries, 6);
+  queries.used_k = {0, -5, 0, 0};
+  run_features<kSmall, kCausal>(queries, 22);
 }
 
 // What is in front of a window is not read, and need not be a number.

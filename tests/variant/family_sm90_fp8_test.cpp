@@ -102,11 +102,13 @@ TEST(Sm90Fp8, DefaultsFollowLengths) {
   EXPECT_EQ(tile_of("h32l512d128:quantised=qkv/e4m3/head"), "2 128 8 ");
   EXPECT_EQ(tile_of("h32l16384d128:quantised=qkv/e4m3/head"), "2 192 4 ");
   EXPECT_EQ(tile_of("h32l16384d256:quantised=qkv/e4m3/head"), "2 128 8 ");
-  // Capped scores take registers.
+  // Capped scores take registers, and so do windows of entries.
   EXPECT_EQ(tile_of("b32h32l512d64:sinks:ragged:quantised=qkv/e4m3/head"), "4 64 16 ");
   EXPECT_EQ(tile_of("b32h32l512d64:softcap=50:quantised=qkv/e4m3/head"), "3 128 8 ");
   EXPECT_EQ(tile_of("h32l16384d128:softcap=50:quantised=qkv/e4m3/head"), "2 192 4 ");
   EXPECT_EQ(tile_of("h32l16384d256:softcap=50:quantised=qkv/e4m3/head"), "2 96 8 ");
+  EXPECT_EQ(tile_of("h32l16384d256:causal_top_left:ragged:quantised=qkv/e4m3/head"), "2 128 8 ");
+  EXPECT_EQ(tile_of("h32l16384d256:window=99:ragged:quantised=qkv/e4m3/head"), "2 96 8 ");
 }
 
 // Room for V transposed, whole tiles of keys, and no more CTAs than fit at once.
