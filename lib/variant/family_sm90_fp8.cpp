@@ -7,7 +7,7 @@
 #include <optional>
 
 #include "base/check.hpp"
-#include "kernels/sm90/fp8/config.hpp"
+#include "kernels/sm90/fp8/entries.hpp"
 #include "variant/family.hpp"
 #include "variant/family_limits.hpp"
 #include "variant/kernel_source.hpp"
@@ -20,6 +20,10 @@ namespace {
 // The kernel counts Q tiles and pieces of V in 32 bits, up to one grid beyond the last.
 constexpr std::int64_t kMostTiles = std::int64_t{1} << 30;
 constexpr int kLeastKeys = 64;  // of a KV tile
+
+// V transposed of entries with lengths of their own, or in pages, has room for the most keys in each, which may be many
+// times what there is: serving engines give the longest context that a model has.
+constexpr std::int64_t kMostWorkspaceOfEntries = std::int64_t{4} << 30;
 
 const KnobTable<sm90_fp8::Config>& table() {
   static const KnobTable<sm90_fp8::Config> knobs = [] {
@@ -151,6 +155,7 @@ class Sm90Fp8Family final : public Family {
   std::vector<Dtype> dtypes() const override { return {Dtype::fp16, Dtype::bf16}; }
   HeadDims head_dims() const override { return {.listed = {64, 128, 256}}; }
   std::vector<MaskKind> masks() const override { return {MaskKind::none, MaskKind::causal, MaskKind::window}; }
+  Features features() const override { return {.softcap = true, .sinks = true, .lengths = true, .pages = true}; }
   std::string_view quantised() const override { return "Q, K and V in e4m3"; }
   bool reads(const Quantised& quantised) const override {
     const auto is_e4m3 = [](const std::optional<QuantisedTensor>& t) { return t && t->dtype == Dtype::e4m3; };
@@ -167,12 +172,29 @@ class Sm90Fp8Family final : public Family {
       return fmt::format(
           "{} of K share a scale factor; it takes factors of tensors, heads and blocks of multiples of {} keys",
           keys == 1 ? "single keys" : fmt::format("{} keys", keys), kLeastKeys);
+    if (keys_of_factor(workload) > 0 && workload.page_size > 0)
+      return fmt::format(
+          "blocks of {} keys of K share a scale factor, and keys lie in pages, several of which may be in a tile; it "
+          "takes factors of tensors and heads there",
+          keys_of_factor(workload));
     if (keys_of_factor(workload) > 0 && workload.has_left_bound() &&
         unseen_in_front(MaskKind::window, mask_bounds(whole_sizes_of(workload))) > 0)
       return "a window hides the first keys from all rows, so that tiles do not begin where blocks of factors do; it "
              "takes factors of tensors and heads there";
     if (const ScaleBy by = workload.quantised->v->by; by == ScaleBy::block || by == ScaleBy::token)
       return "factors of V differ from key to key; it takes those of tensors, heads and channels";
+    if (workload.page_size > 0 && !sm90_fp8::pages_fit(workload.page_size))
+      return fmt::format(
+          "a page of {} keys is no multiple of the {} that its copies take at once; fwd_sm80 has pages of any size",
+          workload.page_size, sm90_fp8::kPageStep);
+    if (workload.has_lengths() || workload.page_size > 0)
+      if (const std::int64_t bytes = sm90_fp8::workspace_bytes({.block_n = kLeastKeys}, static_cast<int>(workload.dim),
+                                                               workload.len_k, workload.heads_kv, workload.batch);
+          bytes > kMostWorkspaceOfEntries)
+        return fmt::format(
+            "V transposed takes {} bytes where each of {} entries may have {} keys; it takes up to {}: give the most "
+            "keys that one has, or use fwd_sm80",
+            bytes, workload.batch, workload.len_k, kMostWorkspaceOfEntries);
     if (const std::int64_t tiles = q_tiles_of({.m_warpgroups = 1}, workload); tiles > kMostTiles)
       return fmt::format("{} tiles of {} rows exceed the {} it counts to", tiles, sm90_fp8::kWarpgroupRows, kMostTiles);
     if (const std::int64_t slabs = (workload.len_k / sm90_fp8::kSlabKeys + 8) * workload.heads_kv * workload.batch;
@@ -203,8 +225,8 @@ class Sm90Fp8Family final : public Family {
         return fmt::format("it needs {} bytes of shared memory a block; {} allows {}",
                            sm90_fp8::shared_plan(c, dim).total, device.name, device.shared_bytes_per_block);
       case sm90_fp8::Illegal::registers:
-        return fmt::format("it needs at least {} registers a thread, {} fit", sm90_fp8::registers_needed(c, dim),
-                           sm90_fp8::registers_allowed(c));
+        return fmt::format("it needs at least {} registers a thread, {} fit",
+                           sm90_fp8::registers_needed(c, problem_of(workload)), sm90_fp8::registers_allowed(c));
       case sm90_fp8::Illegal::operands:
         return fmt::format("its products name {} registers; at launch a thread has {}",
                            tile::registers_named(std::max(dim, c.block_n)), tile::launch_registers(c));
@@ -266,11 +288,13 @@ class Sm90Fp8Family final : public Family {
     plan.shared_bytes = sm90_fp8::shared_plan(c, dim).total;
     plan.workspace_bytes = sm90_fp8::workspace_bytes(c, dim, workload.len_k, workload.heads_kv, workload.batch);
     plan.semaphores = sm90_fp8::kSemaphores;
+    const int k_rows =
+        workload.page_size == 0 ? c.block_n : sm90_fp8::rows_of_page_box(c, static_cast<int>(workload.page_size));
     plan.tensor_maps = TensorMapSpec{.problem = problem_of(workload),
                                      .columns = sm90_fp8::box_columns(dim),
                                      .q_rows = sm90_fp8::kWarpgroupRows,
-                                     .k_rows = c.block_n,
-                                     .v_rows = sm90_fp8::kSlabKeys};  // not copied by: V has to be aligned like K
+                                     .k_rows = k_rows,
+                                     .v_rows = std::min(k_rows, sm90_fp8::kSlabKeys)};  // for V's alignment alone
     plan.supports_pdl = true;
     return plan;
   }

@@ -19,8 +19,9 @@ CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType type, cuui
                                 const cuuint64_t* dims, const cuuint64_t* strides, const cuuint32_t* box,
                                 const cuuint32_t* steps, CUtensorMapInterleave interleave, CUtensorMapSwizzle swizzle,
                                 CUtensorMapL2promotion, CUtensorMapFloatOOBfill fill) {
-  if (reinterpret_cast<std::uintptr_t>(map) % 64 != 0 || type != CU_TENSOR_MAP_DATA_TYPE_FLOAT16 || rank != 4 ||
-      box[2] != 1 || box[3] != 1 || steps[0] != 1 || steps[3] != 1 || interleave != CU_TENSOR_MAP_INTERLEAVE_NONE ||
+  if (reinterpret_cast<std::uintptr_t>(map) % 64 != 0 ||
+      (type != CU_TENSOR_MAP_DATA_TYPE_FLOAT16 && type != CU_TENSOR_MAP_DATA_TYPE_UINT8) || rank != 4 || box[2] != 1 ||
+      box[3] != 1 || steps[0] != 1 || steps[3] != 1 || interleave != CU_TENSOR_MAP_INTERLEAVE_NONE ||
       swizzle == CU_TENSOR_MAP_SWIZZLE_NONE || fill != CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE)
     return CUDA_ERROR_INVALID_VALUE;
   ++encoded;

@@ -55,6 +55,7 @@ struct FeatureShape {
   std::vector<int> cu_k = {};
   std::vector<int> used_k = {};  ///< batch
   int page_size = 0;
+  bool heads_first = false;  ///< in K and V: (.., heads, rows, head dim), else (.., rows, heads, head dim)
   std::optional<ListsOfBlocks> blocks = {};
   std::vector<int> prefixes = {};  ///< batch
   double dropout = 0;              ///< the probability of dropping

@@ -14,6 +14,7 @@ namespace heed::emulator {
 class FeatureCase : public FeatureTensors {
  public:
   using FeatureTensors::FeatureTensors;
+  virtual ~FeatureCase() = default;
 
   /// The first thing that is wrong with outputs and log-sum-exps; empty where nothing is.
   [[nodiscard]] std::string difference() const {
@@ -31,7 +32,7 @@ class FeatureCase : public FeatureTensors {
             written[place] = true;
             const double got = o_.get(place);
             const double wanted = expected.out[at(c)];
-            const double bound = growth * largest_error(problem_.element, wanted, shape_.score_scale);
+            const double bound = growth * allowed(wanted, expected.size[at(c)], expected.squares[at(c)]);
             if (expected.weightless ? got != 0 : !(std::fabs(got - wanted) < bound))
               return row + "column " + std::to_string(c) + " is " + std::to_string(got) + " instead of " +
                      std::to_string(wanted);
@@ -39,10 +40,8 @@ class FeatureCase : public FeatureTensors {
           const std::size_t place = lse_place(b, h, i);
           written_lse[place] = true;
           const double got = lse_[place];
-          const bool same = std::isinf(expected.lse)
-                                ? got == expected.lse
-                                : std::fabs(got - expected.lse) <
-                                      largest_lse_error(problem_.element, expected.lse, shape_.score_scale);
+          const bool same = std::isinf(expected.lse) ? got == expected.lse
+                                                     : std::fabs(got - expected.lse) < allowed_of_lse(expected.lse);
           if (!same)
             return row + "log-sum-exp is " + std::to_string(got) + " instead of " + std::to_string(expected.lse);
         }
@@ -53,11 +52,23 @@ class FeatureCase : public FeatureTensors {
     return "";
   }
 
+ protected:
+  /// What a number of the output may be off by.
+  /// @param size the sum of its terms without their signs, of which `squares` is the sum of squares
+  [[nodiscard]] virtual double allowed(double wanted, double /*size*/, double /*squares*/) const {
+    return largest_error(problem_.element, wanted, shape_.score_scale);
+  }
+  [[nodiscard]] virtual double allowed_of_lse(double wanted) const {
+    return largest_lse_error(problem_.element, wanted, shape_.score_scale);
+  }
+
  private:
   struct Row {
     std::vector<double> out;
     double lse;
     bool weightless;  ///< sees no key
+    std::vector<double> size;
+    std::vector<double> squares;
   };
 
   /// By counting: buckets of 32 and 128 of either kind.
@@ -131,7 +142,8 @@ class FeatureCase : public FeatureTensors {
       p[at(j)] = s;
       most = std::max(most, s);
     }
-    Row result{std::vector<double>(at(d)), -INFINITY, true};
+    const std::vector<double> zeros(at(d));
+    Row result{zeros, -INFINITY, true, zeros, zeros};
     if (most == -INFINITY) return result;
     double sum = std::exp(sink - most);
     for (double& x : p) {
@@ -143,7 +155,12 @@ class FeatureCase : public FeatureTensors {
       if (p[at(j)] == 0) continue;
       const std::size_t key = key_place(b, h / p_.group_size, j);
       const double weight = p[at(j)] / sum * kept(b, h, row, j);
-      for (int c = 0; c < d; ++c) result.out[at(c)] += weight * v_.get(key + at(c));
+      for (int c = 0; c < d; ++c) {
+        const double term = weight * v_.get(key + at(c));
+        result.out[at(c)] += term;
+        result.size[at(c)] += std::fabs(term);
+        result.squares[at(c)] += term * term;
+      }
     }
     return result;
   }

@@ -200,7 +200,8 @@ class FeatureTensors {
       blocks = 1;
       p_.total_k = static_cast<int>(rows);
     }
-    p_.k_strides = {rows * h * d, d, h * d};
+    p_.k_strides =
+        shape_.heads_first ? TensorStrides{rows * h * d, rows * d, d} : TensorStrides{rows * h * d, d, h * d};
     p_.v_strides = p_.k_strides;
     k_ = Elements(problem_.element, at(blocks * rows * h * d) + 8);
     v_ = k_;

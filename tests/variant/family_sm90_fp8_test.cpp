@@ -37,11 +37,34 @@ TEST(Sm90Fp8, TakesQKAndVInE4m3) {
   EXPECT_THAT(fp8_refusal("h2l64d64:quantised=qk/e4m3/head"), HasSubstr("it reads Q, K and V in e4m3"));
   EXPECT_THAT(fp8_refusal("h2l64d96:quantised=qkv/e4m3/head"), HasSubstr("head dim 96"));
   EXPECT_THAT(fp8_refusal("h2l64d64:fp32:quantised=qkv/e4m3/head"), HasSubstr("fp32"));
-  EXPECT_THAT(fp8_refusal("h2l64d64:sinks:quantised=qkv/e4m3/head"), HasSubstr("sinks"));
+  EXPECT_THAT(fp8_refusal("h2l64d64:alibi:sinks:quantised=qkv/e4m3/head"), HasSubstr("ALiBi slopes are not supported"));
   EXPECT_THAT(fp8_refusal("h2l64d64:quantised=qkv/e4m3/token"), HasSubstr("single keys of K"));
   EXPECT_THAT(fp8_refusal("h2l64d64:quantised=qk/e4m3/block48+v/e4m3/head"), HasSubstr("48 keys of K"));
   EXPECT_THAT(fp8_refusal("h2l64d64:quantised=qk/e4m3/head+v/e4m3/token"), HasSubstr("factors of V"));
   EXPECT_THAT(fp8_refusal("h2l64k300d64:window=40/3:quantised=qk/e4m3/block64+v/e4m3/head"), HasSubstr("window"));
+}
+
+TEST(Sm90Fp8, TakesLengthsPagesSinksAndASoftcap) {
+  for (const char* shape :
+       {"b3h8hkv2l300k500d64:causal_bottom_right:ragged:quantised=qkv/e4m3/head",
+        "b2h8l300d128:bf16:key_lengths:quantised=q/e4m3/block48+k/e4m3/block64+v/e4m3/channel",
+        "b2h8l300d128:page=8:quantised=qkv/e4m3/tensor",
+        "b2h8l300d256:window=40/3:ragged:page=24:quantised=q/e4m3/token+kv/e4m3/head",
+        "b2h8l300d64:softcap=50:sinks:quantised=qkv/e4m3/head",
+        "b2h8l300d256:bf16:causal_bottom_right:softcap=30:sinks:ragged:page=16:quantised=qkv/e4m3/head"}) {
+    EXPECT_EQ(fp8_refusal(shape), "") << shape;
+    EXPECT_EQ(default_family(parse_workload(shape), gpu_of_fp8("sm_90a")).name(), "fwd_sm90_fp8") << shape;
+  }
+  // What it refuses fwd_sm80 runs.
+  for (const auto& [shape, reason] :
+       {std::pair{"h2l64d64:page=12:quantised=qkv/e4m3/head", "12 keys is no multiple of"},
+        {"h2l64d64:page=64:quantised=q/e4m3/head+k/e4m3/block64+v/e4m3/head", "in pages"},
+        {"b64h8l64k131072d128:key_lengths:quantised=qkv/e4m3/head",
+         "8589934592 bytes where each of 64 entries may have 131072 keys"}}) {
+    EXPECT_THAT(fp8_refusal(shape), HasSubstr(reason)) << shape;
+    EXPECT_EQ(default_family(parse_workload(shape), gpu_of_fp8("sm_90a")).name(), "fwd_sm80") << shape;
+  }
+  EXPECT_EQ(fp8_refusal("b64h8l64k131072d128:quantised=qkv/e4m3/head"), "");
 }
 
 TEST(Sm90Fp8, ComesFirstForE4m3OnHopper) {
@@ -79,6 +102,13 @@ TEST(Sm90Fp8, DefaultsFollowLengths) {
   EXPECT_EQ(tile_of("h32l512d128:quantised=qkv/e4m3/head"), "2 128 8 ");
   EXPECT_EQ(tile_of("h32l16384d128:quantised=qkv/e4m3/head"), "2 192 4 ");
   EXPECT_EQ(tile_of("h32l16384d256:quantised=qkv/e4m3/head"), "2 128 8 ");
+  // Capped scores take registers, and so do windows of entries.
+  EXPECT_EQ(tile_of("b32h32l512d64:sinks:ragged:quantised=qkv/e4m3/head"), "4 64 16 ");
+  EXPECT_EQ(tile_of("b32h32l512d64:softcap=50:quantised=qkv/e4m3/head"), "3 128 8 ");
+  EXPECT_EQ(tile_of("h32l16384d128:softcap=50:quantised=qkv/e4m3/head"), "2 192 4 ");
+  EXPECT_EQ(tile_of("h32l16384d256:softcap=50:quantised=qkv/e4m3/head"), "2 96 8 ");
+  EXPECT_EQ(tile_of("h32l16384d256:causal_top_left:ragged:quantised=qkv/e4m3/head"), "2 128 8 ");
+  EXPECT_EQ(tile_of("h32l16384d256:window=99:ragged:quantised=qkv/e4m3/head"), "2 96 8 ");
 }
 
 // Room for V transposed, whole tiles of keys, and no more CTAs than fit at once.
@@ -91,6 +121,21 @@ TEST(Sm90Fp8, LaunchesHaveRoomForValues) {
   EXPECT_EQ(plan.grid[0], 132U);
   ASSERT_TRUE(plan.tensor_maps);
   EXPECT_EQ(plan.tensor_maps->columns, 128);
+  EXPECT_EQ(plan.tensor_maps->k_rows, 128);
+}
+
+// Boxes of keys in pages lie in one page and in one tile.
+TEST(Sm90Fp8, BoxesOfPages) {
+  const auto rows_of = [](const std::string& variant, int page) {
+    const Workload workload = parse_workload(fmt::format("h2l300d64:page={}:quantised=qkv/e4m3/head", page));
+    const DeviceFacts device = gpu_of_fp8("sm_90a");
+    return parse_variant(variant, workload, device).plan(workload, device).tensor_maps->k_rows;
+  };
+  EXPECT_EQ(rows_of("fwd_sm90_fp8:block_n=128,stages=2", 16), 16);
+  EXPECT_EQ(rows_of("fwd_sm90_fp8:block_n=128,stages=2", 24), 8);
+  EXPECT_EQ(rows_of("fwd_sm90_fp8:block_n=128,stages=2", 256), 128);
+  EXPECT_EQ(rows_of("fwd_sm90_fp8:block_n=96,stages=2", 256), 32);
+  EXPECT_EQ(rows_of("fwd_sm90_fp8:block_n=192,stages=2", 96), 32);
 }
 
 }  // namespace

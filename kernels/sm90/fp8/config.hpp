@@ -64,10 +64,13 @@ HEED_HOST_DEVICE constexpr int registers_allowed(const Config& c) {
                             : tile::launch_registers(c);
 }
 /// Output, scores, their probabilities in 8 bits, and what addresses and row state take: 12 more where a thread has 128
-/// at launch, with which ptxas spills from a count of 152 of 160 on (NVRTC 13.0).
-HEED_HOST_DEVICE constexpr int registers_needed(const Config& c, int head_dim) {
-  const int rest = tile::launch_registers(c) > 128 ? 28 : 40;
-  return head_dim / 2 + c.block_n / 2 + c.block_n / 8 + rest;
+/// at launch, with which ptxas spills from a count of 152 of 160 on (NVRTC 13.0). Capped scores take 8 more, and so do
+/// windows of entries that differ, whose bounds are none of the launch's parameters: else the loops over keys spill.
+HEED_HOST_DEVICE constexpr int registers_needed(const Config& c, const Problem& problem) {
+  const Features& f = problem.features;
+  const bool has_more = f.softcap || (has_left_bound(problem.mask) && (f.lengths || f.pages));
+  const int rest = (tile::launch_registers(c) > 128 ? 28 : 40) + (has_more ? 8 : 0);
+  return problem.head_dim / 2 + c.block_n / 2 + c.block_n / 8 + rest;
 }
 
 /// Columns of a box of Q or K, one swizzled row of shared memory.
@@ -150,7 +153,7 @@ HEED_HOST_DEVICE constexpr Illegal is_legal(const Config& c, const Problem& prob
   if (c.block_n % kSlabKeys != 0 || c.block_n < 64 || c.block_n > 256) return Illegal::block_n;
   if (threads(c) > 1024) return Illegal::threads;
   if (shared_plan(c, d).total > shared_of_block) return Illegal::shared_memory;
-  if (registers_needed(c, d) > registers_allowed(c)) return Illegal::registers;
+  if (registers_needed(c, problem) > registers_allowed(c)) return Illegal::registers;
   if (tile::registers_named(d > c.block_n ? d : c.block_n) > tile::launch_registers(c)) return Illegal::operands;
   return Illegal::no;
 }

@@ -31,6 +31,7 @@
 #include "kernels/ptx/memory.cuh"
 #include "kernels/ptx/shared.cuh"
 #include "kernels/ptx/wgmma_e4m3.cuh"
+#include "kernels/sm90/fp8/capped_scores.cuh"
 #include "kernels/sm90/fp8/exponentials.cuh"
 #include "kernels/sm90/fp8/layout.cuh"
 #include "kernels/sm90/fp8/turns.cuh"
@@ -48,13 +49,14 @@ struct Consumer {
   static constexpr int kSteps = kKeys / kSlabKeys;
   static constexpr bool kBegins = has_left_bound(kProblem.mask);
   static constexpr bool kPromotes = kConfig.promote_every > 0;
+  static constexpr bool kCaps = kProblem.features.softcap;
   static constexpr float kShift = 8.0F;  // log2 of what probabilities are multiplied with
 
   using AccS = float[kKeys / 2];
   using FragP = unsigned[kSteps][4];
 
   // ---- state
-  const ScoreFeatureParams& params;
+  attention::ParamsOfEntry<kProblem> params;  // of the launch, or of a Q tile's entry where entries have lengths
   Smem smem;
   int m_warpgroup;
   Turns<kConfig> turns;
@@ -81,7 +83,7 @@ struct Consumer {
   __device__ __forceinline__ int row(int half) const { return warpgroup_row + warp * 16 + lane / 4 + 8 * half; }
 
   /// Q tiles until there is none.
-  __device__ __forceinline__ void run() {
+  __device__ __forceinline__ void run(const ScoreFeatureParams& launch) {
     turns.begin();
 #pragma unroll 1
     for (;;) {
@@ -89,13 +91,14 @@ struct Consumer {
       unsigned place[4];
       ptx::ld_shared_v4(place, smem.q_tile(query.stage));
       if (static_cast<int>(place[0]) < 0) return;
-      run_q_tile({ptx::warp_uniform(static_cast<int>(place[0])), ptx::warp_uniform(static_cast<int>(place[1])),
-                  ptx::warp_uniform(static_cast<int>(place[2]))});
+      run_q_tile(launch, {ptx::warp_uniform(static_cast<int>(place[0])), ptx::warp_uniform(static_cast<int>(place[1])),
+                          ptx::warp_uniform(static_cast<int>(place[2]))});
     }
   }
 
  private:
-  __device__ __forceinline__ void run_q_tile(const attention::QTile& tile) {
+  __device__ __forceinline__ void run_q_tile(const ScoreFeatureParams& launch, const attention::QTile& tile) {
+    begin_entry(launch, tile.batch);
     warpgroup_row = tile.index * block_rows(kConfig) + m_warpgroup * kWarpgroupRows;
     const int kv_head = params.group_size == 1 ? tile.head : tile.head / params.group_size;
     const KvTiles tiles = kv_tiles<kConfig, kProblem>(params, tile.index);
@@ -113,6 +116,7 @@ struct Consumer {
         return k_factor;
       };
       scores_alone(s, queries);
+      if constexpr (kCaps) cap_scores(s, k_factor);
       if (n >= tiles.full_end || n < tiles.full_first) mask_scores(s, n * kKeys);
       float factor[2];
       probabilities<false>(s, factor, k_factor);
@@ -132,7 +136,16 @@ struct Consumer {
       release(smem.q_empty(query.stage));
     }
     query.advance();
+    // Read again: kept over the loops, what only rows that are written need takes registers.
+    begin_entry(launch, tile.batch);
     write(tile, kv_head);
+  }
+
+  __device__ __forceinline__ void begin_entry(const ScoreFeatureParams& launch, int entry) {
+    if constexpr (kProblem.features.lengths) {
+      params = attention::params_of_entry<kProblem>(launch, entry);
+      params.k_scales = launch.k_scales;  // there are none of rows of ragged tensors
+    }
   }
 
   __device__ __forceinline__ void begin_rows(const attention::QTile& tile) {
@@ -248,6 +261,7 @@ struct Consumer {
     keep_live(s);
     release(smem.k_empty(keys.stage));
     keys.advance();
+    if constexpr (kCaps) cap_scores(s, k_factor);
     if constexpr (kMasked) mask_scores(s, n * kKeys);
     float factor[2];
     probabilities<true>(s, factor, k_factor);
@@ -261,6 +275,17 @@ struct Consumer {
     // The scores' registers are free here, without which ptxas spills at head dims 128 and 256.
     if constexpr (kPromotes)
       if (n % kConfig.promote_every == 0) add_sums<true>();
+  }
+
+  /// What products of each of the lane's rows are multiplied with. Two factors whose product is beyond fp32 leave a
+  /// score of zero zero.
+  __device__ __forceinline__ float scale_of(int h, float k_factor) const {
+    return ptx::min_nan(q_factor[h] * k_factor, attention::kLargest);
+  }
+  /// Products become scores in units of log2, capped where the launch has a softcap.
+  __device__ __forceinline__ void cap_scores(AccS& s, float k_factor) const {
+    const float scale[2] = {scale_of(0, k_factor), scale_of(1, k_factor)};
+    sm90_fp8::cap_scores(s, scale, params.softcap);
   }
 
   /// Sets scores of keys that a row does not see to -inf.
@@ -285,8 +310,7 @@ struct Consumer {
     float total[2];
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      // Two factors whose product is beyond fp32 leave a score of zero zero.
-      scale[h] = ptx::min_nan(q_factor[h] * k_factor, attention::kLargest);
+      scale[h] = kCaps ? 1.0F : scale_of(h, k_factor);
       const float next = grown_row_max<kConfig.exp2>(row_max[h], s, h, scale[h]);
       const float finite = attention::finite_row_max(next);
       // A score beyond fp32 shows as NaN: as a factor of fmaf it is not rounded to infinity, and would be hidden.
@@ -308,26 +332,6 @@ struct Consumer {
     if constexpr (kBesideValues) stay_in_front(total);
   }
 
-  /// ptxas moves a wait for products in front of most exponentials, which would then run beside nothing; but it moves
-  /// none over a branch that needs all of them. This one is taken by warps with a sum that is NaN, and changes nothing.
-  __device__ __forceinline__ void stay_in_front(const float (&total)[2]) const {
-    unsigned has_nan = __any_sync(0xffffffffU, !(total[0] < attention::kInfinity && total[1] < attention::kInfinity));
-    opaque(has_nan);
-#pragma unroll 1
-    for (unsigned i = 0; i < has_nan; ++i) ptx::fence_proxy_async();
-  }
-
-  /// Probabilities as they are the operand of P V: kernels/sm90/fp8/transposed_values.cuh says which key is where.
-  __device__ __forceinline__ void round_to_operand(FragP& p, const AccS& s) const {
-#pragma unroll
-    for (int k = 0; k < kSteps; ++k)
-#pragma unroll
-      for (int r = 0; r < 4; ++r) {
-        const float* e = s + 16 * k + 8 * (r / 2) + 2 * (r % 2);
-        p[k][r] = ptx::cvt_rn_satfinite_e4m3_x4(e[0], e[1], e[4], e[5]);
-      }
-  }
-
   /// Rows of O and their log-sum-exps.
   __device__ __forceinline__ void write(const attention::QTile& tile, int kv_head) {
     const TensorScales& v = params.v_scales;
@@ -337,8 +341,15 @@ struct Consumer {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       row_sum[h] = tile::quad_sum(row_sum[h]);
+      [[maybe_unused]] float factor = 1.0F;
+      if constexpr (kProblem.features.sinks) {
+        float below = row_max[h] - kShift;  // what the sums are probabilities below
+        factor = attention::add_sink(params, tile.head, below, row_sum[h]);
+        row_max[h] = below + kShift;
+      }
       inverse[h] = attention::inverse_or_zero(row_sum[h]);
       if (row_sum[h] != row_sum[h]) inverse[h] = row_sum[h];  // NaN
+      if constexpr (kProblem.features.sinks) inverse[h] *= factor;
     }
     if (v.channel == 0) {
       inverse[0] *= v_factor[0];

@@ -2,8 +2,12 @@
 /// share of the values (FlashAttention-4's, kernels/attention/exp2.cuh), of a lower degree than 16 bits ask for.
 #pragma once
 
+#include "kernels/attention/constants.hpp"
 #include "kernels/attention/policies.hpp"
 #include "kernels/attention/score_rows.cuh"
+#include "kernels/codegen.cuh"
+#include "kernels/ptx/bytes.cuh"
+#include "kernels/ptx/cluster.cuh"
 #include "kernels/ptx/math.cuh"
 #include "kernels/ptx/maximum.cuh"
 #include "kernels/tile/quad.cuh"
@@ -50,6 +54,27 @@ __device__ __forceinline__ float exp2_8_bits(float x, int index) {
   if (kExp2 == attention::Exp2::poly_quarter && index % 4 == 3) return exp2_polynomial_8_bits(x);
   if (kExp2 == attention::Exp2::poly_half && index % 2 == 1) return exp2_polynomial_8_bits(x);
   return ptx::ex2_approx_ftz(x);
+}
+
+/// ptxas moves a wait for products in front of most exponentials, which would then run beside nothing; but it moves
+/// none over a branch that needs all of them. This one is taken by warps with a sum that is NaN, and changes nothing.
+__device__ __forceinline__ void stay_in_front(const float (&total)[2]) {
+  unsigned has_nan = __any_sync(0xffffffffU, !(total[0] < attention::kInfinity && total[1] < attention::kInfinity));
+  opaque(has_nan);
+#pragma unroll 1
+  for (unsigned i = 0; i < has_nan; ++i) ptx::fence_proxy_async();
+}
+
+/// Probabilities as they are the operand of P V: kernels/sm90/fp8/transposed_values.cuh says which key is where.
+template <int kSteps>
+__device__ __forceinline__ void round_to_operand(unsigned (&p)[kSteps][4], const float (&s)[16 * kSteps]) {
+#pragma unroll
+  for (int k = 0; k < kSteps; ++k)
+#pragma unroll
+    for (int r = 0; r < 4; ++r) {
+      const float* e = s + 16 * k + 8 * (r / 2) + 2 * (r % 2);
+      p[k][r] = ptx::cvt_rn_satfinite_e4m3_x4(e[0], e[1], e[4], e[5]);
+    }
 }
 
 }  // namespace heed::sm90_fp8

@@ -4,6 +4,9 @@
 /// of them first transpose their share of V into the workspace (transposed_values.cuh). After FlashAttention-3 (Shah et
 /// al., arXiv 2407.08608).
 ///
+/// Entries of a batch may have lengths of their own, and keys may lie in pages: producer and consumers then work on the
+/// launch's parameters as a Q tile's entry has them (of_entry).
+///
 /// Scale factors: of Q and K they are part of what scores are multiplied with in the exponent, of V of what finished
 /// rows are divided by. Factors of K are of whole KV tiles, those of V are of heads or of channels.
 #pragma once
@@ -37,14 +40,15 @@ __device__ __forceinline__ void forward(const ScoreFeatureParams& params, const 
     ptx::prefetch_tensormap(maps.k);
   }
   ptx::griddepcontrol_wait();
-  TransposedValues<kConfig, kProblem>{params}.run(smem.claim());
+  const PieceCount<entries_differ(kProblem.features)> pieces =
+      TransposedValues<kConfig, kProblem>{params}.run(smem.claim());
   if (warp >= consumer_threads(kConfig) / 32) {
     if constexpr (moves_registers(kConfig)) ptx::setmaxnreg_dec<tile::kProducerRegisters>();
     if (warp == consumer_threads(kConfig) / 32 && ptx::elect_one())
-      Producer<kConfig, kProblem>{params, maps, smem}.run();
+      Producer<kConfig, kProblem>{params, maps, smem, pieces}.run();
   } else {
     if constexpr (moves_registers(kConfig)) ptx::setmaxnreg_inc<registers_allowed(kConfig)>();
-    Consumer<kConfig, kProblem>(params, smem, warp).run();
+    Consumer<kConfig, kProblem>(params, smem, warp).run(params);
   }
 }
 

@@ -9,6 +9,7 @@
 #include "kernels/ptx/shared.cuh"
 #include "kernels/sm90/fp8/layout.cuh"
 #include "kernels/sm90/fp8/transposed_values.cuh"
+#include "kernels/sm90/rows_in_maps.cuh"
 
 namespace heed::sm90_fp8 {
 
@@ -22,10 +23,13 @@ struct Producer {
   /// KV tiles before the last of a Q tile when the next Q tile is drawn: late, so that CTAs draw when they are nearly
   /// done, and early enough for the answer to be there.
   static constexpr int kDrawnAhead = 2;
+  static constexpr bool kLengths = kProblem.features.lengths;
+  using Rows = sm90::RowsInMaps<kLengths>;
 
-  const ScoreFeatureParams& params;
+  const ScoreFeatureParams& params;  ///< of the launch
   const TensorMaps& maps;
   Smem smem;
+  [[no_unique_address]] typename Values::Pieces pieces;
   Ring<kConfig.q_stages> query{0, 1};  // what no fill has used yet counts as freed
   Ring<kStages> keys{0, 1};
   Ring<kStages> values{0, 1};
@@ -42,7 +46,7 @@ struct Producer {
     ptx::mbarrier_wait(smem.q_empty(query.stage), query.parity);
     ptx::st_shared_v4(smem.q_tile(query.stage), 0xffffffffU);
     ptx::mbarrier_arrive(smem.q_full(query.stage));
-    if (!has_values) Values{params}.wait();  // or counts might come in after they were set back
+    if (!has_values) Values{params}.wait(pieces);  // or counts might come in after they were set back
     Values{params}.leave();
     ptx::griddepcontrol_launch_dependents();
   }
@@ -51,8 +55,15 @@ struct Producer {
   /// Queries, then keys and, behind the keys of the next tile, values: as consumers take them.
   /// @return the index of the next Q tile
   __device__ __forceinline__ int load_q_tile(const attention::QTile& tile, int all) {
+    const attention::ParamsOfEntry<kProblem> own = attention::params_of_entry<kProblem>(params, tile.batch);
+    [[maybe_unused]] Rows rows;
+    if constexpr (kLengths) {
+      // Consumers do not hear of Q tiles behind the end of an entry.
+      if (tile.index * block_rows(kConfig) >= own.len_q) return draw(all);
+      sm90::find_rows(rows, params, tile.batch);
+    }
     const int kv_head = params.group_size == 1 ? tile.head : tile.head / params.group_size;
-    const KvTiles tiles = kv_tiles<kConfig, kProblem>(params, tile.index);
+    const KvTiles tiles = kv_tiles<kConfig, kProblem>(own, tile.index);
     const int draw_at = min(tiles.first + kDrawnAhead, tiles.end - 1);
     ptx::mbarrier_wait(smem.q_empty(query.stage), query.parity);
     ptx::st_shared_v4(smem.q_tile(query.stage), static_cast<unsigned>(tile.index), static_cast<unsigned>(tile.head),
@@ -63,14 +74,15 @@ struct Producer {
 #pragma unroll
       for (int b = 0; b < Smem::kBoxes; ++b)
         ptx::cp_async_bulk_tensor_4d(smem.queries(query.stage, w) + b * Smem::kQBox, maps.q, smem.q_full(query.stage),
-                                     b * Smem::kColumns, tile.index * block_rows(kConfig) + w * kWarpgroupRows,
-                                     tile.head, tile.batch);
+                                     b * Smem::kColumns,
+                                     row_of_map(rows, tile.index * block_rows(kConfig) + w * kWarpgroupRows), tile.head,
+                                     batch_of_map(rows, tile.batch));
     query.advance();
     int next = all;
     if (tiles.first >= tiles.end) next = draw(all);
 #pragma unroll 1
     for (int n = tiles.end - 1; n >= tiles.first; --n) {
-      load_keys(n, kv_head, tile.batch);
+      load_keys(own, rows, n, kv_head, tile.batch);
       if (n + 1 < tiles.end) load_values(n + 1, kv_head, tile.batch);
       if (n == draw_at) next = draw(all);
     }
@@ -84,19 +96,79 @@ struct Producer {
     return static_cast<int>(gridDim.x + ticket);
   }
 
-  __device__ __forceinline__ void load_keys(int n, int kv_head, int batch) {
+  __device__ __forceinline__ static int row_of_map(const Rows& rows, int row) {
+    if constexpr (kLengths) return rows.first_q + row;
+    return row;
+  }
+  __device__ __forceinline__ static int batch_of_map(const Rows& rows, int batch) {
+    if constexpr (kLengths) return rows.q_batch;
+    return batch;
+  }
+
+  /// @param own the launch as the entry has it
+  __device__ __forceinline__ void load_keys(const ScoreFeatureParams& own, const Rows& rows, int n, int kv_head,
+                                            int batch) {
     const unsigned barrier = smem.k_full(keys.stage);
     ptx::mbarrier_wait(smem.k_empty(keys.stage), keys.parity);
     ptx::mbarrier_arrive_expect_tx(barrier, Smem::kPlan.operand);
+    if constexpr (kProblem.features.pages)
+      if (params.page_table != nullptr) {
+        load_keys_from_pages(own, barrier, n * kConfig.block_n, kv_head, batch);
+        keys.advance();
+        return;
+      }
+    int first = n * kConfig.block_n;
+    if constexpr (kLengths) {
+      first += rows.first_k;
+      batch = rows.k_batch;
+    }
 #pragma unroll
     for (int b = 0; b < Smem::kBoxes; ++b)
-      ptx::cp_async_bulk_tensor_4d(smem.keys(keys.stage) + b * Smem::kKBox, maps.k, barrier, b * Smem::kColumns,
-                                   n * kConfig.block_n, kv_head, batch);
+      ptx::cp_async_bulk_tensor_4d(smem.keys(keys.stage) + b * Smem::kKBox, maps.k, barrier, b * Smem::kColumns, first,
+                                   kv_head, batch);
     keys.advance();
   }
 
+  /// The tile from `key` on out of pages, each of which counts as a batch entry of the map. Boxes behind the entry's
+  /// last key come, as zeros, from a page that there is not: the table need not have numbers for them. Numbers are
+  /// asked for two at a time, as a load waits for its own.
+  __device__ __forceinline__ void load_keys_from_pages(const ScoreFeatureParams& own, unsigned barrier, int key,
+                                                       int kv_head, int batch) const {
+    constexpr int kAtOnce = 2;
+    const int* table = own.page_table + batch * own.page_table_batch;
+    const int box_rows = rows_of_page_box(kConfig, own.page_size);
+    int page = static_cast<int>(static_cast<unsigned>(key) / static_cast<unsigned>(own.page_size));
+    int row = key - page * own.page_size;
+#pragma unroll 1
+    for (int from = 0; from < kConfig.block_n; from += kAtOnce * box_rows) {
+      int numbers[kAtOnce];
+      int first_rows[kAtOnce];
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        const int at = from + i * box_rows;
+        numbers[i] = own.pages;
+        if (at < kConfig.block_n && key + at < own.len_k) numbers[i] = clamped(table[page], 0, own.pages - 1);
+        first_rows[i] = row;
+        row += box_rows;
+        if (row == own.page_size) {
+          row = 0;
+          ++page;
+        }
+      }
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        const int at = from + i * box_rows;
+        if (at >= kConfig.block_n) break;
+#pragma unroll 1
+        for (int b = 0; b < Smem::kBoxes; ++b)
+          ptx::cp_async_bulk_tensor_4d(smem.keys(keys.stage) + b * Smem::kKBox + at * Smem::kColumns, maps.k, barrier,
+                                       b * Smem::kColumns, first_rows[i], kv_head, numbers[i]);
+      }
+    }
+  }
+
   __device__ __forceinline__ void load_values(int n, int kv_head, int batch) {
-    if (!has_values) Values{params}.wait();
+    if (!has_values) Values{params}.wait(pieces);
     has_values = true;
     const unsigned barrier = smem.v_full(values.stage);
     ptx::mbarrier_wait(smem.v_empty(values.stage), values.parity);

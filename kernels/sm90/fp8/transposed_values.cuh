@@ -19,6 +19,7 @@
 #include "kernels/ptx/global.cuh"
 #include "kernels/ptx/shared.cuh"
 #include "kernels/sm90/fp8/config.hpp"
+#include "kernels/sm90/fp8/entry_pieces.cuh"
 
 namespace heed::sm90_fp8 {
 
@@ -28,11 +29,14 @@ struct TransposedValues {
   static constexpr int kSlabBytes = kSlabKeys * kDim;
   static constexpr int kSlabThreads = kDim / 4;  // each has four columns
   static constexpr int kPieceSlabs = threads(kConfig) / kSlabThreads;
+  static constexpr bool kEntries = entries_differ(kProblem.features);
+  using Pieces = PieceCount<kEntries>;
 
-  const ScoreFeatureParams& params;
+  const ScoreFeatureParams& params;  ///< of the launch
 
-  /// Keys that some row sees; of those behind them V^T has zeros.
+  /// Keys that some row sees; of those behind them V^T has zeros. Where entries differ, room for the most that one has.
   __device__ __forceinline__ int keys() const {
+    if constexpr (kEntries) return params.len_k;
     return visible_keys(kProblem.mask, params.len_q - 1, params.right_offset, params.len_k);
   }
   /// Slabs of a head: whole KV tiles.
@@ -50,31 +54,47 @@ struct TransposedValues {
   /// Claims pieces and transposes them until none is left. All threads of the block. Whoever waits for pieces waits for
   /// CTAs that run: which CTA takes which is not known before, so that no launch needs all its CTAs at once.
   /// @param claim shared address of two words
-  __device__ __forceinline__ void run(unsigned claim) const {
-    const unsigned all = pieces();
+  __device__ __forceinline__ Pieces run(unsigned claim) const {
+    const unsigned all = kEntries ? 0 : pieces();
+    [[maybe_unused]] EntryPieces<kConfig, kProblem> entries{kPieceSlabs, static_cast<int>(threadIdx.x) % 32};
+    [[maybe_unused]] EntryPiece at;
     if (threadIdx.x == 0) ptx::st_shared(claim, claimed());
     __syncthreads();
     unsigned transposed = 0;
     for (int turn = 0;; turn ^= 1, ++transposed) {
       const unsigned piece = ptx::ld_shared(claim + 4 * turn);
-      if (piece >= all) break;
+      if constexpr (kEntries) {
+        if (!entries.find(params, piece, at)) break;
+      } else {
+        if (piece >= all) break;
+      }
       // On its way while this piece is transposed.
       unsigned next = 0;
       if (threadIdx.x == 0) next = claimed();
-      transpose(piece);
+      if constexpr (kEntries)
+        transpose_of_entry(at);
+      else
+        transpose(piece);
       if (threadIdx.x == 0) ptx::st_shared(claim + 4 * (turn ^ 1), next);
       ptx::fence_proxy_async_global();
       __syncthreads();
     }
     // The first one releases what all of the block have written, and the others are counted after it.
-    if (threadIdx.x != 0 || transposed == 0) return;
+    Pieces all_pieces;
+    if constexpr (kEntries) all_pieces.all = entries.before;
+    if (threadIdx.x != 0 || transposed == 0) return all_pieces;
     ptx::atom_inc_acq_rel_gpu(params.semaphores + done_pieces, 0xffffffffU);
     for (unsigned i = 1; i < transposed; ++i) ptx::atom_inc_relaxed_gpu(params.semaphores + done_pieces, 0xffffffffU);
+    return all_pieces;
   }
 
   /// By one thread, before its first copy of V.
-  __device__ __forceinline__ void wait() const {
-    ptx::wait_for_word(params.semaphores + done_pieces, pieces());
+  /// @param of what run() gave
+  __device__ __forceinline__ void wait(const Pieces& of) const {
+    if constexpr (kEntries)
+      ptx::wait_for_word(params.semaphores + done_pieces, of.all);
+    else
+      ptx::wait_for_word(params.semaphores + done_pieces, pieces());
     ptx::fence_proxy_async_global();
   }
 
@@ -107,7 +127,33 @@ struct TransposedValues {
 #pragma unroll
     for (int k = 0; k < kSlabKeys; ++k)
       of_key[k] = first + k < end ? *reinterpret_cast<const unsigned*>(from + (first + k) * params.v_strides.row) : 0;
-    char* to = slab_at(batch, kv_head, slab);
+    write(slab_at(batch, kv_head, slab), of_key, column);
+  }
+
+  /// The same where entries have keys of their own, by one row of a page after the other where they lie in pages.
+  __device__ __forceinline__ void transpose_of_entry(const EntryPiece& piece) const {
+    const int slab = piece.slab + static_cast<int>(threadIdx.x) / kSlabThreads;
+    if (static_cast<int>(threadIdx.x) >= kPieceSlabs * kSlabThreads || slab >= piece.end_slab) return;
+    const attention::ParamsOfEntry<kProblem> own = attention::params_of_entry<kProblem>(params, piece.entry);
+    const int column = static_cast<int>(threadIdx.x) % kSlabThreads * 4;
+    const auto* from = static_cast<const char*>(own.v) + piece.kv_head * own.v_strides.head + column;
+    unsigned of_key[kSlabKeys];
+#pragma unroll
+    for (int k = 0; k < kSlabKeys; k += kPageStep) {
+      const int first = slab * kSlabKeys + k;
+      const bool is_seen = first < piece.end && first + kPageStep > piece.begin;  // else the table may lack its page
+      const auto* row = from + (is_seen ? key_offset(own, own.v_strides, piece.entry, first) : 0);
+#pragma unroll
+      for (int i = 0; i < kPageStep; ++i)
+        of_key[k + i] = first + i >= piece.begin && first + i < piece.end
+                            ? *reinterpret_cast<const unsigned*>(row + i * own.v_strides.row)
+                            : 0;
+    }
+    write(slab_at(piece.entry, piece.kv_head, slab), of_key, column);
+  }
+
+  /// Four columns of a slab, one after the other.
+  __device__ __forceinline__ static void write(char* to, const unsigned (&of_key)[kSlabKeys], int column) {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       unsigned of_column[4][4];  // four positions each
