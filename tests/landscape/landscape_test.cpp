@@ -2,6 +2,7 @@
 #include "landscape/landscape.hpp"
 
 #include <cmath>
+#include <set>
 
 #include "landscape/record.hpp"
 #include "landscape/simulate.hpp"
@@ -109,6 +110,46 @@ TEST(Simulation, ElitesAreAheadOfRandomPoints) {
   const Difference none = difference_of(elite, elite);
   EXPECT_EQ(none.mean, 0);
   EXPECT_EQ(none.low, 0);
+}
+
+// As runs on a GPU go: trials under way, drafts that are chosen by what they read, gates that refuse.
+TEST(Simulation, CoursesOfARun) {
+  const Landscape l = made();
+  Searcher plain = searcher_of("elite", 5);
+  const double of_generations = simulate(l, plain, 40, 40).median;
+  Searcher side_by_side = plain;
+  side_by_side.course.under_way = 4;
+  EXPECT_EQ(regrets(l, side_by_side, 3, 40), regrets(l, side_by_side, 3, 40)) << "the same seed";
+  EXPECT_NE(regrets(l, side_by_side, 3, 40), regrets(l, plain, 3, 40));
+  EXPECT_LE(simulate(l, side_by_side, 40, 40).median, of_generations + 0.1);
+  Searcher drafting = side_by_side;
+  drafting.options.drafts = 12;
+  drafting.course.noise = 0.01;
+  EXPECT_LE(simulate(l, drafting, 20, 15).median, simulate(l, side_by_side, 20, 15).median) << "twelve for each trial";
+  Searcher refused = side_by_side;
+  refused.course.refused = 1;
+  const std::vector<double> all = regrets(l, refused, 1, 40);
+  EXPECT_EQ(all.front(), all.back()) << "the default alone passes";
+}
+
+TEST(Simulation, TrialsUnderWayAreNoParents) {
+  const Landscape l = made();
+  evolve::Space space;
+  space.knobs = &l.knobs;
+  space.default_config = l.default_config;
+  space.is_legal = [&](const Config& config) { return l.points.count(config) != 0; };
+  evolve::StrategyOptions options;
+  // With all trials under way at once none rests on another: what is found first changes nothing that follows.
+  Landscape other = l;
+  for (auto& [config, point] : other.points) point.low = 2 - point.low;
+  const std::vector<Tried> first = follow(l, space, options, {.under_way = 100}, 20);
+  const std::vector<Tried> second = follow(other, space, options, {.under_way = 100}, 20);
+  ASSERT_EQ(first.size(), 20U);
+  std::set<Config> configs;
+  for (std::size_t i = 0; i < first.size(); ++i) {
+    EXPECT_EQ(first[i].config, second[i].config);
+    EXPECT_TRUE(configs.insert(first[i].config).second) << "and none is proposed twice";
+  }
 }
 
 TEST(Simulation, SearchesThatAreNone) {
