@@ -99,7 +99,9 @@ TEST(Strategy, PlacesProposedOneAtATimeShareOutWorkInOtherWays) {
       const std::vector<Proposal> one = propose(options, {&shared.space, 1}, 1, history, {slot, 1});
       ASSERT_EQ(one.size(), 1U);
       EXPECT_EQ(one[0].place, slot);
-      if (slot == 0) EXPECT_EQ(one[0].config, propose(options, {&shared.space, 1}, 1, history).at(0).config);
+      if (slot == 0) {
+        EXPECT_EQ(one[0].config, propose(options, {&shared.space, 1}, 1, history).at(0).config);
+      }
       EXPECT_TRUE(configs.insert(one[0].config).second);
       if (one[0].operation == Operation::regroup) {
         ++regrouped;
