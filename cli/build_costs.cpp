@@ -10,6 +10,7 @@ namespace heed::cli {
 void BuildCosts::add(const std::string& arch, const jit::Artifact& artifact) {
   Costs& costs = by_arch_[arch];
   ++costs.programs;
+  if (!counted_.insert(artifact.path).second) return;
   costs.from_cache += artifact.from_cache ? 1 : 0;
   costs.unknown += artifact.processor_s > 0 ? 0 : 1;
   costs.processor_s += artifact.processor_s;

@@ -2,8 +2,10 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <string>
 
 #include "dispatch/program_file.hpp"
@@ -11,8 +13,9 @@
 
 namespace heed::cli {
 
-/// By architecture. A program out of the cache counts with the time of its build, so that a build that was broken off
-/// and taken up again gives the same sums as one in one go.
+/// By architecture. Variants that are one program, launched in other ways, are built once and counted so. A program out
+/// of the cache counts with the time of its build, so that a build that was broken off and taken up again gives the same
+/// sums as one in one go.
 class BuildCosts {
  public:
   void add(const std::string& arch, const jit::Artifact& artifact);
@@ -36,6 +39,7 @@ class BuildCosts {
   };
   [[nodiscard]] Costs sum() const;
   std::map<std::string, Costs> by_arch_;
+  std::set<std::filesystem::path> counted_;  ///< binaries
 };
 
 }  // namespace heed::cli

@@ -57,7 +57,7 @@ class Progress final : public evolve::Observer {
       case evolve::DeviceStatus::Doing::preparing:
         return "is prepared";
       case evolve::DeviceStatus::Doing::judging:
-        return device.under_way > 1 ? "judges two places" : "judges";
+        return device.under_way > 1 ? "judges several places" : "judges";
       case evolve::DeviceStatus::Doing::waiting:
         return "waits";
       case evolve::DeviceStatus::Doing::lost:

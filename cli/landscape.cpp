@@ -8,6 +8,7 @@
 #include "cli/champion_builds.hpp"
 #include "cli/command.hpp"
 #include "compile/embedded.hpp"
+#include "evolve/shared_search.hpp"
 #include "json/text.hpp"
 #include "landscape/record.hpp"
 #include "landscape/simulate.hpp"
@@ -111,6 +112,10 @@ struct SimulateOptions {
   int trials = 45;
   int seeds = 100;
   int population = 5;
+  int under_way = evolve::kPlacesOfOneGpu;
+  int drafts = 1;
+  double noise = 0;
+  double refused = 0;
   bool json = false;
 };
 
@@ -131,6 +136,8 @@ void simulate(const SimulateOptions& o) {
   for (const std::string& name : split(o.searchers, ',')) {
     searchers.push_back(landscape::searcher_of(name, o.population));
     searchers.back().start = start;
+    searchers.back().options.drafts = o.drafts;
+    searchers.back().course = {.under_way = o.under_way, .noise = o.noise, .refused = o.refused};
   }
   json all = json::array();
   json evidence;
@@ -181,6 +188,10 @@ void simulate(const SimulateOptions& o) {
                    {"trials", o.trials},
                    {"seeds", o.seeds},
                    {"population", o.population},
+                   {"under_way", o.under_way},
+                   {"drafts", o.drafts},
+                   {"noise", o.noise},
+                   {"refused", o.refused},
                    {"searches", rows}});
     const std::string text =
         fmt::format("{} of {}, {} points, the fastest {:.2f} us; {} trials from {}, {} seeds\n{}", l.workload, l.family,
@@ -244,6 +255,23 @@ void add_simulate(CLI::App& app, int& exit_code) {
   command->add_option("--population", o->population, "Elites kept, and trials a generation")
       ->capture_default_str()
       ->check(CLI::Range(1, 1000));
+  command
+      ->add_option("--under-way", o->under_way,
+                   "Trials under way at a time, none of which the next one rests on: as many as one GPU has; 0 for whole "
+                   "generations one after the other, as on a CPU")
+      ->capture_default_str()
+      ->check(CLI::Range(0, 1000));
+  command->add_option("--drafts", o->drafts, "Drafts of a trial, of which the one that reads fastest is tried")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1000));
+  command
+      ->add_option("--noise", o->noise, "Relative standard deviation of one reading of a draft, as 0.01")
+      ->capture_default_str()
+      ->check(CLI::Range(0.0, 1.0));
+  command
+      ->add_option("--refused", o->refused, "Share of the points that the gate refuses, whatever their drafts read")
+      ->capture_default_str()
+      ->check(CLI::Range(0.0, 1.0));
   command->add_option("--evidence", o->evidence, "Also write the result into this file, as evidence");
   command->add_flag("--json", o->json, "Print JSON");
   command->footer("Example:\n  heed simulate landscape.json --searches elite,random --seeds 100");

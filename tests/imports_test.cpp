@@ -59,7 +59,7 @@ const std::map<std::string, std::set<std::string>> kAllowed = {
     {"models", {"heed", "base", "json", "process"}},
     {"prompts", {"compile", "heed", "base", "models"}},
     {"propose", {"heed", "base", "variant", "process", "source", "record", "store", "models", "prompts"}},
-    {"report", {"heed", "base", "workload", "variant", "verdict", "store"}},
+    {"report", {"heed", "base", "workload", "quantise", "variant", "verdict", "store"}},
     {"evolve",
      {"compile", "base", "device", "emulator", "variant", "source", "process", "jit", "measure", "profile", "trial",
       "record", "store", "insights", "models", "prompts", "propose"}},

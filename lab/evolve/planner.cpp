@@ -10,7 +10,7 @@ Planner::Entries::const_iterator Planner::first_open() const {
   return std::find_if(entries_.begin(), entries_.end(), [](const auto& entry) { return entry.second.job.has_value(); });
 }
 
-void Planner::replay(const std::vector<std::size_t>& known, const std::vector<Taken>& taken) {
+void Planner::replay(const std::vector<Batch>& batches, const std::vector<Taken>& taken) {
   places_ = static_cast<int>(std::count(taken.begin(), taken.end(), std::nullopt));
   std::size_t finished = 0;
   const auto finish_until = [&](std::size_t count) {
@@ -19,9 +19,9 @@ void Planner::replay(const std::vector<std::size_t>& known, const std::vector<Ta
       if (taken[finished] && entries_.erase(*taken[finished]) == 0) ++places_;
     }
   };
-  for (const std::size_t count : known) {
-    finish_until(count);
-    add(propose_whole(count));
+  for (const Batch& batch : batches) {
+    finish_until(batch.known);
+    add(batch, propose_whole(batch));
   }
   finish_until(taken.size());
   // Another number of trials may leave more open than it has room for; none of a later generation was proposed then.
@@ -32,31 +32,37 @@ void Planner::replay(const std::vector<std::size_t>& known, const std::vector<Ta
     }
 }
 
-Planner::Generation Planner::propose_whole(std::size_t known) const {
+Planner::Generation Planner::propose_whole(const Batch& batch) const {
   std::vector<Proposal> under_way;
   for (const auto& [at, entry] : entries_)
     under_way.insert(under_way.end(), entry.proposals.begin(), entry.proposals.end());
-  return propose_(generation_, known, under_way);
+  return propose_(batch, under_way);
 }
 
-bool Planner::propose(std::size_t known) {
-  Generation generation = propose_whole(known);
+bool Planner::propose(std::size_t known, int places) {
+  const Batch batch = {generation_, {slot_, std::min(places, population_ - slot_)}, known};
+  Generation generation = propose_whole(batch);
   if (static_cast<int>(generation.places.size()) > trials_ - places_)
     generation.places.resize(static_cast<std::size_t>(std::max(0, trials_ - places_)));
   if (generation.places.empty()) return false;
-  add(std::move(generation));
+  add(batch, std::move(generation));
   return true;
 }
 
-void Planner::add(Generation generation) {
-  for (std::size_t i = 0; i < generation.places.size(); ++i) {
-    const int index = static_cast<int>(i);
-    Entry& entry = entries_[{generation_, index}];
-    for (const Draft& draft : generation.places[i].drafts) entry.proposals.push_back(draft.proposal);
-    entry.job = Job{generation_, index, std::move(generation.places[i]), generation.knowledge, 0};
+// A generation that yields fewer places than it was asked for has no others.
+void Planner::add(const Batch& batch, Generation generation) {
+  const auto count = static_cast<int>(generation.places.size());
+  for (int i = 0; i < count; ++i) {
+    Place& place = generation.places[static_cast<std::size_t>(i)];
+    const int index = batch.slots.first + i;
+    Entry& entry = entries_[{batch.generation, index}];
+    for (const Draft& draft : place.drafts) entry.proposals.push_back(draft.proposal);
+    entry.job = Job{batch.generation, index, std::move(place), generation.knowledge, 0};
   }
-  places_ += static_cast<int>(generation.places.size());
-  ++generation_;
+  places_ += count;
+  const bool is_over = count < batch.slots.count || batch.slots.first + count >= population_;
+  generation_ = batch.generation + (is_over ? 1 : 0);
+  slot_ = is_over ? 0 : batch.slots.first + count;
 }
 
 std::vector<Job*> Planner::open() {

@@ -1,9 +1,9 @@
 /// Which places are to be judged next where several devices judge a run's trials.
 ///
-/// A device does not wait for the others: where no place is left, the next generation is proposed from the trials that
-/// are finished, and what is under way counts as known. So proposals are a function of the seed and of the order in
-/// which trials finished. How many were finished when a generation was proposed is stored, and a resumed run proposes
-/// all generations again, whatever devices it has.
+/// No device waits for another one, and none for the end of a generation: where no place is left, the next ones are
+/// proposed from the trials that are finished, and what is under way counts as known. So proposals are a function of
+/// the seed and of the order in which trials finished. How many were finished when places were proposed is stored, and a
+/// resumed run proposes all of them again, whatever devices it has.
 #pragma once
 
 #include <cstddef>
@@ -34,22 +34,29 @@ class Planner {
     std::vector<Place> places;
     std::shared_ptr<const Knowledge> knowledge;
   };
-  /// @param known how many trials, in the order in which they finished, the generation may rest on
-  /// @param under_way the first proposals of all places before it that are not among these trials
-  using Propose = std::function<Generation(int generation, std::size_t known, const std::vector<Proposal>& under_way)>;
+  /// Places of one generation that are proposed together.
+  struct Batch {
+    int generation = 0;
+    Slots slots;
+    std::size_t known = 0;  ///< how many trials, in the order in which they finished, they may rest on
+  };
+  /// @param under_way the first proposals of all places before these that are not among the trials they rest on
+  using Propose = std::function<Generation(const Batch& batch, const std::vector<Proposal>& under_way)>;
   /// Generation and place of a finished trial; none of one that had no place, as those that an ablation adds.
   using Taken = std::optional<std::pair<int, int>>;
 
   /// @param trials of the run in all
-  Planner(int trials, Propose propose) : trials_(trials), propose_(std::move(propose)) {}
+  /// @param population places of a generation
+  Planner(int trials, int population, Propose propose)
+      : trials_(trials), population_(population), propose_(std::move(propose)) {}
 
-  /// Proposes the generations of a stored run again; places without a trial are open then.
-  /// @param known of each generation, from 0 on
+  /// Proposes the places of a stored run again; those without a trial are open then.
+  /// @param batches in their order
   /// @param taken of each trial, in the order in which they finished; a place that is not proposed counts as none
-  void replay(const std::vector<std::size_t>& known, const std::vector<Taken>& taken);
+  void replay(const std::vector<Batch>& batches, const std::vector<Taken>& taken);
 
-  /// Proposes the next generation. @return whether it has a place
-  bool propose(std::size_t known);
+  /// Proposes the next places of a generation. @param places at most, or all to its end. @return whether there is one
+  bool propose(std::size_t known, int places = Slots{}.count);
 
   [[nodiscard]] bool has_open() const { return first_open() != entries_.end(); }
   /// Open places, the next one first, for builds ahead.
@@ -62,8 +69,9 @@ class Planner {
   void finish(int generation, int index);
 
   [[nodiscard]] int under_way() const { return under_way_; }
-  /// That will be proposed next.
+  /// Where the places lie that will be proposed next.
   [[nodiscard]] int next_generation() const { return generation_; }
+  [[nodiscard]] int next_place() const { return slot_; }
   /// Whether the run's trials leave another generation a place.
   [[nodiscard]] bool has_room() const { return places_ < trials_; }
 
@@ -74,12 +82,14 @@ class Planner {
   };
   using Entries = std::map<std::pair<int, int>, Entry>;
   [[nodiscard]] Entries::const_iterator first_open() const;
-  [[nodiscard]] Generation propose_whole(std::size_t known) const;
-  void add(Generation generation);
+  [[nodiscard]] Generation propose_whole(const Batch& batch) const;
+  void add(const Batch& batch, Generation generation);
 
   int trials_;
+  int population_;
   Propose propose_;
   int generation_ = 0;
+  int slot_ = 0;
   int places_ = 0;  ///< proposed so far, and trials without one
   int under_way_ = 0;
   Entries entries_;  ///< without those that are finished

@@ -83,6 +83,8 @@ struct RunContext {
   trial::Phases draft_phases;     ///< of the trial runner that screens drafts
   BuildClock builds;
   std::vector<std::pair<std::string, double>> parts;  ///< TimeShares::parts
+  /// The end of the last measurement of a trial. Of who has the device.
+  std::chrono::steady_clock::time_point timed_at = {};
   Turns turns;             ///< on the device, of threads that share this trial runner and that of drafts
   double beside_s = 0;     ///< that other devices worked for the search
   double elsewhere_s = 0;  ///< in which PyTorch or a reader of counters had the device

@@ -16,20 +16,25 @@ namespace {
 
 constexpr int kMostDevicesAPlace = 2;  // that fail while they judge it: the second says that it is the place's doing
 
-// Generation and place of each stored trial, and what each generation of a run rested on whose trials were made one
-// after the other: all before it.
-std::vector<std::size_t> note_places(std::vector<Planner::Taken>& taken,
-                                     const std::vector<store::TrialRecord>& trials) {
-  std::vector<std::size_t> known;
+// Generation and place of each stored trial of a run whose trials were made one after the other, and what each of its
+// generations rested on: all before it.
+std::vector<Planner::Batch> note_places(std::vector<Planner::Taken>& taken,
+                                        const std::vector<store::TrialRecord>& trials) {
+  std::vector<Planner::Batch> batches;
   int index = 0;
   for (std::size_t i = 0; i < trials.size(); ++i) {
-    if (trials[i].generation >= static_cast<int>(known.size())) {
-      known.push_back(i);
+    if (trials[i].generation >= static_cast<int>(batches.size())) {
+      batches.push_back({static_cast<int>(batches.size()), {}, i});
       index = 0;
     }
     taken[i] = std::pair{trials[i].generation, index++};
   }
-  return known;
+  return batches;
+}
+
+// Before those of later places, so that a device is not kept waiting.
+std::int64_t turn_of(const Job& job) {
+  return build_turn(job.generation, job.index);
 }
 
 // Screenings of a device that is lost are no part of those of another.
@@ -60,13 +65,14 @@ DeviceOfRun only_device(const DeviceFacts& device) {
 SharedSearch::SharedSearch(RunContext& run, std::vector<DeviceOfRun> devices, double floor_us)
     : run_(run),
       floor_us_(floor_us),
-      planner_(run.options.trials,
-               [this](int generation, std::size_t known, const std::vector<Proposal>& under_way) {
-                 return generation_of(generation, known, under_way);
+      planner_(run.options.trials, run.options.strategy.population,
+               [this](const Planner::Batch& batch, const std::vector<Proposal>& under_way) {
+                 return places_for(batch, under_way);
                }),
       trials_before_(run.trials.size()) {
   const trial::Built base = run.trial_runner.base();
   const std::optional<store::RunRecord> stored = run.store.find_run(run.run);
+  const int lanes = run.device.kind != DeviceKind::cuda ? 1 : devices.size() == 1 ? kPlacesOfOneGpu : kPlacesOfAGpu;
   for (std::size_t i = 0; i < devices.size(); ++i) {
     std::optional<double> self_spread;
     if (stored && stored->base.is_object())
@@ -79,7 +85,7 @@ SharedSearch::SharedSearch(RunContext& run, std::vector<DeviceOfRun> devices, do
     }
     statuses_.push_back({.name = devices[i].name});
     auto station = std::make_unique<Station>(run, std::move(devices[i]), base, self_spread,
-                                             [this, i](const std::string& text) { say(i, text); });
+                                             [this, i](const std::string& text) { say(i, text); }, lanes);
     stations_.push_back(station.get());
     judges_.push_back(std::move(station));
   }
@@ -101,30 +107,33 @@ void SharedSearch::run() {
 
 void SharedSearch::replay() {
   std::vector<Planner::Taken> taken(run_.trials.size());
-  std::vector<std::size_t> known;
+  std::vector<Planner::Batch> batches;
   const std::vector<store::GenerationRecord> generations = run_.store.generations(run_.run);
   if (generations.empty()) {
-    known = note_places(taken, run_.trials);
-    for (std::size_t i = 0; i < known.size(); ++i)
-      run_.store.set_generation({run_.run, static_cast<int>(i), static_cast<int>(known[i])});
+    batches = note_places(taken, run_.trials);
+    for (const Planner::Batch& one : batches)
+      run_.store.set_generation({run_.run, one.generation, static_cast<int>(one.known)});
   } else {
-    for (const store::GenerationRecord& one : generations) known.push_back(static_cast<std::size_t>(one.known));
+    for (const store::GenerationRecord& one : generations)
+      batches.push_back({one.generation,
+                         {one.place, one.places > 0 ? one.places : Slots{}.count},
+                         static_cast<std::size_t>(one.known)});
     for (std::size_t i = 0; i < taken.size(); ++i)
       if (const store::TrialRecord& t = run_.trials[i]; t.place >= 0) taken[i] = std::pair{t.generation, t.place};
   }
-  planner_.replay(known, taken);
+  planner_.replay(batches, taken);
 }
 
-Planner::Generation SharedSearch::generation_of(int generation, std::size_t known,
-                                                const std::vector<Proposal>& under_way) const {
+Planner::Generation SharedSearch::places_for(const Planner::Batch& batch,
+                                             const std::vector<Proposal>& under_way) const {
   auto knowledge = std::make_shared<Knowledge>();
-  knowledge->spaces = spaces_of(run_, generation);
-  knowledge->individuals = individuals_of(run_, generation, known);
+  knowledge->spaces = spaces_of(run_, batch.generation);
+  knowledge->individuals = individuals_of(run_, batch.generation, batch.known);
   for (const Proposal& p : under_way)
-    knowledge->individuals.push_back({-1, generation, p.island, p.config, false, 0, p.space, true});
+    knowledge->individuals.push_back({-1, batch.generation, p.island, p.config, false, 0, p.space, true, true});
   Planner::Generation proposed;
-  proposed.places =
-      places_of(evolve::propose(run_.options.strategy, knowledge->spaces, generation, knowledge->individuals));
+  proposed.places = places_of(evolve::propose(run_.options.strategy, knowledge->spaces, batch.generation,
+                                              knowledge->individuals, batch.slots));
   proposed.knowledge = std::move(knowledge);
   return proposed;
 }
@@ -169,13 +178,15 @@ bool SharedSearch::propose() {
     return false;
   }
   const int generation = planner_.next_generation();
+  const int place = planner_.next_place();
+  const int places = is_cpu ? 0 : 1;  // 0: all to the generation's end
   const std::size_t known = run_.trials.size();
-  if (!planner_.propose(known)) {
+  if (!(places > 0 ? planner_.propose(known, places) : planner_.propose(known))) {
     if (planner_.under_way() == 0) run_.observer.message("the space holds no variant that was not tried; stopping");
     return false;
   }
-  run_.store.set_generation({run_.run, generation, static_cast<int>(known)});
-  run_.observer.generation_started(generation, static_cast<int>(known), run_.options.trials);
+  run_.store.set_generation({run_.run, generation, static_cast<int>(known), place, places});
+  if (place == 0) run_.observer.generation_started(generation, static_cast<int>(known), run_.options.trials);
   tell_devices();
   build_open();
   return true;
@@ -184,7 +195,7 @@ bool SharedSearch::propose() {
 void SharedSearch::build_open() {
   const std::vector<Job*> open = planner_.open();
   for (Job* job : open)
-    for (Draft& draft : job->place.drafts) start_build(run_, draft);
+    for (Draft& draft : job->place.drafts) start_build(run_, draft, turn_of(*job));
   if (run_.device.kind != DeviceKind::cpu) return;
   for (Job* job : open)
     for (Draft& draft : job->place.drafts) wait_for_build(run_, draft);

@@ -10,8 +10,6 @@
 namespace heed::evolve {
 namespace {
 
-constexpr int kLanesOfGpu = 2;
-
 // Without readings and drafts, which stations do not look at: a run of thousands of trials is known to every device.
 store::TrialRecord outline_of(const store::TrialRecord& trial) {
   store::TrialRecord outline = trial;
@@ -39,12 +37,13 @@ class Station::Messages final : public Observer {
 };
 
 Station::Station(const RunContext& run, DeviceOfRun device, trial::Built base, std::optional<double> self_spread,
-                 std::function<void(const std::string&)> say)
+                 std::function<void(const std::string&)> say, int lanes)
     : device_(std::move(device)),
       messages_(std::make_unique<Messages>(std::move(say))),
       context_(run.store, run.builder, run.device, run.options, run.trial_runner.options(), run.tensors, *messages_),
       base_(std::move(base)),
-      self_spread_(self_spread) {
+      self_spread_(self_spread),
+      lanes_(lanes) {
   context_.run = run.run;
   context_.earlier_s = run.elapsed_s();
   context_.prepared_s = run.prepared_s;
@@ -52,10 +51,6 @@ Station::Station(const RunContext& run, DeviceOfRun device, trial::Built base, s
 }
 
 Station::~Station() = default;
-
-int Station::lanes() const {
-  return context_.device.kind == DeviceKind::cuda ? kLanesOfGpu : 1;
-}
 
 std::shared_ptr<void> Station::bind_thread() {
   return std::make_shared<Placed>(device_.placement);

@@ -27,9 +27,9 @@ class Proposer {
            const std::vector<Individual>& history)
       : options_(options), spaces_(spaces), generation_(generation), history_(history), variation_(spaces, history) {}
 
-  std::vector<Proposal> run() {
+  std::vector<Proposal> run(Slots slots) {
     std::vector<Proposal> proposals;
-    for (int slot = 0; slot < options_.population; ++slot) {
+    for (int slot = slots.first; slot < options_.population && slot - slots.first < slots.count; ++slot) {
       Random random(
           substream(options_.seed, static_cast<std::uint64_t>(generation_) * 4096 + static_cast<std::uint64_t>(slot)));
       const int island = options_.kind == StrategyKind::islands ? slot % options_.islands : 0;
@@ -245,10 +245,10 @@ class Proposer {
 }  // namespace
 
 std::vector<Proposal> propose(const StrategyOptions& options, std::span<const Space> spaces, int generation,
-                              const std::vector<Individual>& history) {
+                              const std::vector<Individual>& history, Slots slots) {
   HEED_CHECK(!spaces.empty() && options.population > 0 && options.drafts > 0);
   for (const Space& space : spaces) HEED_CHECK(space.knobs != nullptr);
-  return Proposer(options, spaces, generation, history).run();
+  return Proposer(options, spaces, generation, history).run(slots);
 }
 
 std::vector<Proposal> refine(const StrategyOptions& options, std::span<const Space> spaces, int generation, int round,

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <span>
@@ -53,6 +54,7 @@ struct Individual {
   double certain = 0;     ///< base time / trial time: the lower end of its interval, which is certain
   int space = 0;          ///< which of the spaces its config is of
   bool is_draft = false;  ///< one that was looked at and not chosen: known, but no trial and no parent
+  bool is_under_way = false;  ///< a draft of a trial that is not finished: regroup() leaves its way of sharing alone
 };
 
 struct Proposal {
@@ -94,7 +96,13 @@ Space space_of(const Family& family, const Workload& workload, const DeviceFacts
 /// A config with the knobs that its space holds as the default has them.
 Config with_held(const Space& space, Config config);
 
-/// The proposals of one generation: for each of options.population trials options.drafts of them, but kDraftsARound at
+/// Some of a generation's trials, by place.
+struct Slots {
+  int first = 0;
+  int count = std::numeric_limits<int>::max();  ///< up to the generation's end
+};
+
+/// The proposals of one generation, or of some of its trials: for each of options.population trials options.drafts of them, but kDraftsARound at
 /// most, one after the other, fewer only when the space holds no more. None equals an earlier trial, a draft of one, or
 /// another of the same generation. Defaults and what is known from elsewhere have a trial to themselves: they are worth
 /// one whatever its screening says. A search of several spaces begins with the default of each, and tries that of the
@@ -103,9 +111,9 @@ Config with_held(const Space& space, Config config);
 /// Those that share out the work as the best does leave some places to the best others that are nearly as fast: another
 /// way seldom wins before its knobs suit it.
 /// @param spaces the first is that of the base
-/// @param history every trial of earlier generations, in order, and every draft
+/// @param history every trial that may be known, in order, every draft, and what is under way
 std::vector<Proposal> propose(const StrategyOptions& options, std::span<const Space> spaces, int generation,
-                              const std::vector<Individual>& history);
+                              const std::vector<Individual>& history, Slots slots = {});
 
 /// More proposals for some trials of a generation, kDraftsARound for each, next to the best that each has by now.
 /// @param round how many rounds of proposals there were before

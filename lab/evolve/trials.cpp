@@ -71,6 +71,7 @@ store::TrialRecord run_trial(RunContext& run, int number, int generation, const 
     pair.hopeless_below = kHopelessBelow;
     judged = run.trial_runner.judge(variant, outcome, record.seed, pair);
     if (judged.ok()) measure_until_settled(run, judged, {variant, *judged.artifact}, proposal.island, pair);
+    if (judged.measure_ms > 0) run.timed_at = std::chrono::steady_clock::now();
   }
   record_outcome(judged, record);
   if (judged.ok())
@@ -146,10 +147,10 @@ const store::TrialRecord* duplicate_of(const RunContext& run, const Variant& var
   return duplicate;
 }
 
-void start_build(const RunContext& run, Draft& draft) {
+void start_build(const RunContext& run, Draft& draft, std::int64_t turn) {
   if (draft.is_started) return;
   draft.is_started = true;
-  draft.build = run.builder.start(run.trial_runner.request_for(run.variant_of(draft.proposal)));
+  draft.build = run.builder.start(run.trial_runner.request_for(run.variant_of(draft.proposal)), /*fresh=*/false, turn);
 }
 
 void wait_for_build(RunContext& run, Draft& draft) {

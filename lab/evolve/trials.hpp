@@ -26,8 +26,13 @@ store::TrialRecord new_trial(std::int64_t run, int number, int generation, const
 /// What became of a trial, as its record has it: verdict, errors, times, resources.
 void record_outcome(const trial::Outcome& judged, store::TrialRecord& record);
 
+/// Which builds go first: those of earlier places, whatever round of drafts they are of.
+[[nodiscard]] constexpr std::int64_t build_turn(int generation, int place) {
+  return (std::int64_t{generation} << 16) + place + 1;
+}
+
 /// Begins to build a draft, once, and waits for the build. @throws Error(interrupted)
-void start_build(const RunContext& run, Draft& draft);
+void start_build(const RunContext& run, Draft& draft, std::int64_t turn = 0);
 void wait_for_build(RunContext& run, Draft& draft);
 
 /// Makes a trial of the fastest draft. Where none could be timed the first is the trial, whose verdict says why.

@@ -26,6 +26,9 @@ Variation::Variation(std::span<const Space> spaces, const std::vector<Individual
     for (std::size_t i = 0; i < one.knobs->size(); ++i)
       if ((*one.knobs)[i].shares_work) together.push_back(i);
   }
+  for (const Individual& individual : history)
+    if (individual.is_under_way)
+      under_way_.emplace(individual.space, sharing(individual.space, individual.config));
 }
 
 void Variation::take(const Proposal& proposal) {

@@ -78,7 +78,7 @@ class Variation {
   const std::vector<Individual>& history_;
   std::set<std::pair<int, Config>> seen_;
   std::vector<std::vector<std::size_t>> sharing_knobs_;  ///< of each space
-  std::set<std::pair<int, Config>> under_way_;           ///< how this generation's proposals share out the work
+  std::set<std::pair<int, Config>> under_way_;           ///< how proposals that are no trials yet share out the work
 };
 
 }  // namespace heed::evolve

@@ -248,19 +248,19 @@ void Builder::work() {
       std::unique_lock lock(queue_mutex_);
       queue_changed_.wait(lock, [&] { return stopping_ || !queue_.empty(); });
       if (stopping_) return;
-      task = std::move(queue_.front());
-      queue_.pop_front();
+      task = std::move(queue_.begin()->second);
+      queue_.erase(queue_.begin());
     }
     task();
   }
 }
 
-std::future<BuildOutcome> Builder::start(BuildRequest request, bool fresh) {
+std::future<BuildOutcome> Builder::start(BuildRequest request, bool fresh, std::int64_t turn) {
   std::packaged_task<BuildOutcome()> task([this, request = std::move(request), fresh] { return run(request, fresh); });
   std::future<BuildOutcome> future = task.get_future();
   {
     const std::lock_guard lock(queue_mutex_);
-    queue_.push_back(std::move(task));
+    queue_.emplace(turn, std::move(task));
   }
   queue_changed_.notify_one();
   return future;
@@ -290,9 +290,31 @@ BuildOutcome Builder::run(const BuildRequest& request, bool fresh) {
   const Toolchain& compiler = toolchain(request.device);
   if (request.device == DeviceKind::cpu) cache_.expect_loadable();
   const std::string key = Cache::key_of(request, compiler);
+  struct Mine {  // no other worker builds the same meanwhile
+    Mine(Builder& of, const std::string& what) : builder(of), key(what) {
+      std::unique_lock lock(builder.keys_mutex_);
+      builder.keys_changed_.wait(lock, [&] { return !builder.keys_.contains(key); });
+      builder.keys_.insert(key);
+    }
+    ~Mine() {
+      {
+        const std::lock_guard lock(builder.keys_mutex_);
+        builder.keys_.erase(key);
+      }
+      builder.keys_changed_.notify_all();
+    }
+    Mine(const Mine&) = delete;
+    Mine& operator=(const Mine&) = delete;
+    Builder& builder;
+    const std::string& key;
+  } const mine(*this, key);
   if (!fresh)
     if (std::optional<Artifact> found = cache_.find(key, compiler.extension()))
       return {.artifact = std::move(found), .timed_out = false, .log = {}};
+  return compile(request, compiler, key);
+}
+
+BuildOutcome Builder::compile(const BuildRequest& request, const Toolchain& compiler, const std::string& key) {
   const TimelineRange range("build", key);
   const auto start = std::chrono::steady_clock::now();
   fs::path output = cache_.temporary(key);

@@ -2,9 +2,10 @@
 #pragma once
 
 #include <condition_variable>
-#include <deque>
+#include <cstdint>
 #include <filesystem>
 #include <future>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <set>
@@ -67,8 +68,9 @@ class Builder {
   Builder& operator=(const Builder&) = delete;
 
   /// Starts a build (or a look into the cache). @param fresh ignore a cached binary
+  /// @param turn builds that wait for a worker begin lowest first, those of one turn in the order of the calls
   /// The future holds an Error when no compiler or no cache is to be had, an outcome otherwise.
-  std::future<BuildOutcome> start(BuildRequest request, bool fresh = false);
+  std::future<BuildOutcome> start(BuildRequest request, bool fresh = false, std::int64_t turn = 0);
   BuildOutcome build(BuildRequest request, bool fresh = false) { return start(std::move(request), fresh).get(); }
 
   /// Digest of all that decides the binary: equal ones are one binary. Nothing is built. @throws Error(no_compiler)
@@ -88,6 +90,7 @@ class Builder {
 
  private:
   BuildOutcome run(const BuildRequest& request, bool fresh);
+  BuildOutcome compile(const BuildRequest& request, const Toolchain& compiler, const std::string& key);
   void work();
 
   BuilderOptions options_;
@@ -95,9 +98,12 @@ class Builder {
   std::mutex toolchain_mutex_;
   std::unique_ptr<Toolchain> host_;
   std::unique_ptr<Toolchain> nvrtc_;
+  std::mutex keys_mutex_;
+  std::condition_variable keys_changed_;
+  std::set<std::string> keys_;  ///< that are being built: who asks for one of them meanwhile finds it in the cache
   std::mutex queue_mutex_;
   std::condition_variable queue_changed_;
-  std::deque<std::packaged_task<BuildOutcome()>> queue_;
+  std::multimap<std::int64_t, std::packaged_task<BuildOutcome()>> queue_;  ///< by turn; equal ones keep their order
   bool stopping_ = false;
   std::vector<std::thread> threads_;
 };

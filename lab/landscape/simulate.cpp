@@ -16,9 +16,6 @@
 namespace heed::landscape {
 namespace {
 
-using evolve::Individual;
-using evolve::Proposal;
-
 constexpr double kGood = 0.02;
 constexpr int kResamples = 2000;
 
@@ -39,9 +36,10 @@ class Progress {
       : landscape_(landscape), fastest_us_(landscape.best_us()), trials_(trials) {
     HEED_CHECK(fastest_us_ > 0);
   }
-  void take(const Config& config) {
+  void take(const Config& config) { take(config, landscape_.points.at(config).ok()); }
+  void take(const Config& config, bool ok) {
     const Point& point = landscape_.points.at(config);
-    if (point.ok()) best_ = std::min(best_, point.us / fastest_us_ - 1);
+    if (ok) best_ = std::min(best_, point.us / fastest_us_ - 1);
     regrets_.push_back(best_);
   }
   [[nodiscard]] bool is_done() const { return static_cast<int>(regrets_.size()) >= trials_; }
@@ -124,25 +122,7 @@ std::vector<double> regrets(const Landscape& landscape, const Searcher& searcher
   space.name = landscape.family;
   space.prior = prior;
   Progress progress(landscape, trials);
-  std::vector<Individual> history;
-  for (int generation = 0; !progress.is_done(); ++generation) {
-    const std::vector<Proposal> proposals = evolve::propose(options, {&space, 1}, generation, history);
-    if (proposals.empty()) break;
-    std::vector<Individual> tried;
-    for (const Proposal& proposal : proposals) {
-      if (progress.is_done()) break;
-      const Point& point = landscape.points.at(proposal.config);
-      Individual one{static_cast<int>(history.size() + tried.size()),
-                     generation,
-                     proposal.island,
-                     proposal.config,
-                     point.ok(),
-                     point.low};
-      tried.push_back(std::move(one));
-      progress.take(proposal.config);
-    }
-    history.insert(history.end(), tried.begin(), tried.end());
-  }
+  for (const Tried& one : follow(landscape, space, options, searcher.course, trials)) progress.take(one.config, one.ok);
   return progress.regrets();
 }
 

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "landscape/course.hpp"
 #include "landscape/landscape.hpp"
 #include "landscape/prior.hpp"
 
@@ -28,6 +29,7 @@ struct Searcher {
   Knowledge knowledge = Knowledge::none;
   Start start = Start::default_config;
   evolve::StrategyOptions options;
+  Course course = {};  ///< random points have none
 };
 /// @throws Error(usage) for a name that is none
 Searcher searcher_of(std::string_view name, int population);

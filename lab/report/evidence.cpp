@@ -6,6 +6,7 @@
 
 #include "base/files.hpp"
 #include "base/version.hpp"
+#include "quantise/modes.hpp"
 #include "report/json_fields.hpp"
 #include "report/table.hpp"
 
@@ -48,6 +49,19 @@ std::string config_of(const json& row) {
   return config;
 }
 
+// A row's workload as the command line spells it. Rows name it so in "text"; those of older files in "workload", with
+// words behind it: a mode that quantises, or how lengths and lists were drawn, which no program depends on.
+std::string workload_of(const json& row) {
+  if (std::string text = text_of(row, "text"); !text.empty()) return text;
+  const std::string name = text_of(row, "workload");
+  const std::size_t at = name.find(" (");
+  if (at == std::string::npos || name.back() != ')') return name;
+  const std::string words = name.substr(at + 2, name.size() - at - 3);
+  for (const quantise::Mode& mode : quantise::modes())
+    if (mode.name == words) return fmt::format("{}:quantised={}", name.substr(0, at), mode.tensors);
+  return name.substr(0, at);
+}
+
 // Counts the variants of a file's rows, or the one that a file without rows is of, that are built into the machine code
 // that was measured.
 void compare_programs(const json& content, const ProgramsOf& programs_of, EvidenceFile& file) {
@@ -57,7 +71,7 @@ void compare_programs(const json& content, const ProgramsOf& programs_of, Eviden
   std::map<std::string, Program> wanted;
   for (const json& row : rows) {
     const std::string id = text_of(row, "variant");
-    if (!id.empty()) wanted[id] = {config_of(row), text_of(row, "workload"), text_of(content, "arch")};
+    if (!id.empty()) wanted[id] = {config_of(row), workload_of(row), text_of(content, "arch")};
   }
   std::vector<Program> programs;
   for (const auto& [id, program] : wanted) programs.push_back(program);

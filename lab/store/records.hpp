@@ -36,12 +36,14 @@ struct RunRecord {
   nlohmann::json result;  ///< champion, final comparison, peers: null until the run is finished
 };
 
-/// A generation of a run whose devices share its places: proposed when that many trials were finished, which with the
-/// seed decides what was proposed.
+/// Places of a generation that were proposed together, in a run whose devices share its places: when that many trials
+/// were finished, which with the seed and the places before them decides what was proposed.
 struct GenerationRecord {
   std::int64_t run = 0;
   int generation = 0;
   int known = 0;
+  int place = 0;   ///< the first of them
+  int places = 0;  ///< how many were asked for; 0: all to the generation's end
 };
 
 /// A proposal for a trial that was looked at.

@@ -35,7 +35,8 @@ CREATE TABLE trials (
 ) STRICT;
 CREATE TABLE generations (
   run INTEGER NOT NULL REFERENCES runs(id), generation INTEGER NOT NULL, known INTEGER NOT NULL,
-  PRIMARY KEY (run, generation)
+  place INTEGER NOT NULL, places INTEGER NOT NULL,
+  PRIMARY KEY (run, generation, place)
 ) STRICT;
 CREATE TABLE comparisons (
   id INTEGER PRIMARY KEY, run INTEGER NOT NULL REFERENCES runs(id), kind TEXT NOT NULL, subject TEXT NOT NULL,
@@ -227,18 +228,22 @@ std::int64_t Store::add_trial(const TrialRecord& t) {
 }
 
 void Store::set_generation(const GenerationRecord& g) {
-  database_.prepare("INSERT OR REPLACE INTO generations (run, generation, known) VALUES (?, ?, ?)")
+  database_.prepare("INSERT OR REPLACE INTO generations (run, generation, known, place, places) VALUES (?, ?, ?, ?, ?)")
       .add(g.run)
       .add(g.generation)
       .add(g.known)
+      .add(g.place)
+      .add(g.places)
       .run();
 }
 
 std::vector<GenerationRecord> Store::generations(std::int64_t run) {
   std::vector<GenerationRecord> all;
-  Statement row = database_.prepare("SELECT generation, known FROM generations WHERE run = ? ORDER BY generation");
+  Statement row = database_.prepare(
+      "SELECT generation, known, place, places FROM generations WHERE run = ? ORDER BY generation, place");
   row.add(run);
-  while (row.step()) all.push_back({run, static_cast<int>(row.integer(0)), static_cast<int>(row.integer(1))});
+  const auto number = [&](int column) { return static_cast<int>(row.integer(column)); };
+  while (row.step()) all.push_back({run, number(0), number(1), number(2), number(3)});
   return all;
 }
 

@@ -15,7 +15,7 @@
 namespace heed::store {
 
 /// Layout of the tables. A file with a higher number was written by a newer Heed and is left alone.
-inline constexpr int kSchemaVersion = 9;
+inline constexpr int kSchemaVersion = 10;
 
 class Store {
  public:

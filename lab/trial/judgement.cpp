@@ -167,7 +167,8 @@ Outcome TrialRunner::measure_again_once(const Built& trial, std::uint64_t seed, 
 Screening TrialRunner::screen(const Variant& variant, const jit::BuildOutcome& build, const ScreeningOptions& options) {
   HEED_CHECK(base_.has_value());
   const Phase phase(clock_, &Phases::screen, describe(variant));
-  const double rested_ms = screened_at_ ? milliseconds_since(*screened_at_) : std::numeric_limits<double>::infinity();
+  const auto timed_at = std::max(screened_at_, device_.kind == DeviceKind::cuda ? options.timed_at : screened_at_);
+  const double rested_ms = milliseconds_since(timed_at);
   const double warm_ms = std::clamp(rested_ms, kScreeningWarmUpShare * warm_up_ms(), warm_up_ms());
   Screening screening;
   if (!build.artifact) {

@@ -71,6 +71,8 @@ struct ScreeningOptions {
   int most_replays = std::numeric_limits<int>::max();  ///< of a block; fewer are enough to choose by
   /// Base time / its time: a first quad below that is the last.
   double hopeless_below = 0;
+  /// When another trial runner last timed something on the device: a GPU has rested since then, not for longer.
+  std::chrono::steady_clock::time_point timed_at = {};
 };
 
 /// A variant with its binary.
@@ -162,8 +164,8 @@ class TrialRunner {
 
   /// A few readings beside the base, without a gate: enough to choose by which of several variants is worth a trial,
   /// and no verdict. Whatever they do to this trial runner's worker is its own: who judges needs another trial runner.
-  /// Never throws for anything the candidate did. The device is warmed up for as long as it has rested since the last
-  /// one, as for a measurement at most.
+  /// Never throws for anything the candidate did. The device is warmed up for as long as it has rested since
+  /// something was timed on it, as for a measurement at most.
   Screening screen(const Variant& variant, const jit::BuildOutcome& build, const ScreeningOptions& options = {});
 
   /// Warm, cold and eager times of one variant, and as dependent launches where its plan allows them, in fresh workers
@@ -241,7 +243,7 @@ class TrialRunner {
   std::unique_ptr<measure::TimedSets> sets_;
   std::optional<double> launch_us_;
   PhaseClock clock_;
-  std::optional<std::chrono::steady_clock::time_point> screened_at_;  ///< the end of the last screening
+  std::chrono::steady_clock::time_point screened_at_ = {};  ///< the end of the last screening
   std::string no_records_;
 };
 

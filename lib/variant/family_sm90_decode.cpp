@@ -65,7 +65,8 @@ const KnobTable<sm90_decode::Config>& table() {
     t.add("max_splits", &C::max_splits, {0, 1, 2, 4, 8, 16, 32},
           "CTAs that share the keys of a tile of rows at most (split-KV); 0: as many as run at a time")
         .acts_on({latency, tail, l2})
-        .shares_work();
+        .shares_work()
+        .of_launch();
     t.add("exp2", &C::exp2, "share of the exponentials computed by a polynomial on the FMA pipe (FlashAttention-4)")
         .acts_on({exponentials, fma});
     t.add("rescale", &C::rescale,

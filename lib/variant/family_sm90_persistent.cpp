@@ -51,7 +51,8 @@ const KnobTable<sm90_persistent::Config>& table() {
         .acts_on({tail, latency, launch});
     t.add("grid", &C::grid,
           "CTAs of the static persistent scheduler: as many as fit, or the fewest that need no more waves")
-        .acts_on({tail, l2, dram});
+        .acts_on({tail, l2, dram})
+        .of_launch();
     t.add("softmax_overlap", &C::softmax_overlap,
           "intra-warpgroup overlap: GEMMs of the own warpgroup that run beside the softmax (FlashAttention-3, 3.2)")
         .acts_on({tensor, exponentials, latency});

@@ -27,6 +27,9 @@ struct Knob {
   std::vector<Bound> acts_on = {};  ///< what another value may relieve; diagnoses name such knobs
   bool shares_work = false;  ///< it says with the others so marked who does what; a search changes them together, too
   bool of_accuracy = false;  ///< it decides how exact results are: a search, which looks at speed, leaves it as it is
+  /// It decides the launch alone: device code does not read it, and sources have it at its standard value, so that
+  /// variants which differ in nothing else are one program.
+  bool of_launch = false;
   std::optional<int> known = {};  ///< the value with which a program knows what it may of its workload, all else equal;
                                   ///< a search tries the default with all of these early
 
@@ -119,6 +122,12 @@ class KnobTable {
     return *this;
   }
 
+  /// The knob added last is one of the launch (Knob::of_launch).
+  KnobTable& of_launch() {
+    knobs_.back().of_launch = true;
+    return *this;
+  }
+
   /// The value with which a program knows what it may of its workload (Knob::known), of the knob added last.
   KnobTable& known_with(int value) {
     knobs_.back().known = value;
@@ -149,11 +158,13 @@ class KnobTable {
     return text;
   }
 
-  /// The aggregate as C++ with designated fields, e.g. "{.block_m = 64, .exp2 = heed::cpu::Exp2::degree5}".
+  /// The aggregate as C++ with designated fields, e.g. "{.block_m = 64, .exp2 = heed::cpu::Exp2::degree5}", for device
+  /// code: knobs of the launch have their standard value.
   [[nodiscard]] std::string render(const Config& config) const {
     std::string text = "{";
     for (std::size_t i = 0; i < access_.size(); ++i)
-      text += (i == 0 ? "." : ", .") + knobs_[i].name + " = " + access_[i].literal(config.at(i));
+      text += (i == 0 ? "." : ", .") + knobs_[i].name + " = " +
+              access_[i].literal(knobs_[i].of_launch ? knobs_[i].standard : config.at(i));
     return text + "}";
   }
 

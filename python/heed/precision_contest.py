@@ -32,7 +32,7 @@ class PrecisionContest(Contest):
                     refused[name] = field.reason_of(error)
             del normal, outliers
             for mode in suite.modes:
-                row = {"suite": suite.name, "workload": call.name, "causal": call.masked, "mode": mode, "is_call": True, "is_quantised": True}
+                row = {"suite": suite.name, "workload": call.name, "text": call.text, "causal": call.masked, "mode": mode, "is_call": True, "is_quantised": True}
                 row |= {"flops": facts["flops"], "bytes": facts["bytes"], "dim": call.dim, "length": call.len_k}
                 row |= {"errors": {n: dict(e) for n, e in errors.items()}, "refused": dict(refused), "kernels": kernels}
                 row |= {key: facts[key] for key in ("variant", "config", "peak_flops") if key in facts}

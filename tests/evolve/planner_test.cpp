@@ -16,20 +16,23 @@ StrategyOptions three_a_generation() {
 
 // A run of the toy space by its planner: what finished, in that order.
 struct ToyRun {
-  explicit ToyRun(int trials, StrategyOptions with = three_a_generation())
+  explicit ToyRun(int trials, StrategyOptions with = three_a_generation(), int together = Slots{}.count)
       : options(with),
-        planner(trials, [this](int generation, std::size_t count, const std::vector<Proposal>& under_way) {
-          calls.push_back({generation, count, under_way.size()});
+        places(together),
+        planner(trials, with.population, [this](const Planner::Batch& batch, const std::vector<Proposal>& under_way) {
+          calls.push_back({batch.generation, batch.slots.first, batch.known, under_way.size()});
           auto knowledge = std::make_shared<Knowledge>();
           knowledge->spaces = {toy.space};
-          knowledge->individuals.assign(history.begin(), history.begin() + static_cast<std::ptrdiff_t>(count));
+          knowledge->individuals.assign(history.begin(), history.begin() + static_cast<std::ptrdiff_t>(batch.known));
           for (const Proposal& p : under_way)
-            knowledge->individuals.push_back({-1, generation, p.island, p.config, false, 0, p.space, true});
-          return Planner::Generation{
-              places_of(evolve::propose(options, knowledge->spaces, generation, knowledge->individuals)), knowledge};
+            knowledge->individuals.push_back({-1, batch.generation, p.island, p.config, false, 0, p.space, true, true});
+          return Planner::Generation{places_of(evolve::propose(options, knowledge->spaces, batch.generation,
+                                                               knowledge->individuals, batch.slots)),
+                                     knowledge};
         }) {}
   struct Call {
     int generation;
+    int place;
     std::size_t known;
     std::size_t under_way;
     bool operator==(const Call&) const = default;
@@ -37,24 +40,25 @@ struct ToyRun {
 
   Job take() {
     if (!planner.has_open()) {
-      const std::size_t count = history.size();
-      EXPECT_TRUE(planner.propose(count));
-      known.push_back(count);
+      const Planner::Batch next = {planner.next_generation(), {planner.next_place(), places}, history.size()};
+      EXPECT_TRUE(planner.propose(next.known, places));
+      batches.push_back(next);
     }
     return planner.take();
   }
-  void finish(const Job& job) {
+  void finish(const Job& job, bool ok = true) {
     const Proposal& p = job.place.drafts.front().proposal;
     history.push_back(
-        {static_cast<int>(history.size()), job.generation, p.island, p.config, true, toy.score(p.config)});
+        {static_cast<int>(history.size()), job.generation, p.island, p.config, ok, toy.score(p.config)});
     taken.emplace_back(std::pair{job.generation, job.index});
     planner.finish(job.generation, job.index);
   }
 
   Toy toy;
   StrategyOptions options;
+  int places;  ///< proposed together at most
   std::vector<Individual> history;
-  std::vector<std::size_t> known;
+  std::vector<Planner::Batch> batches;
   std::vector<Planner::Taken> taken;
   std::vector<Call> calls;
   Planner planner;
@@ -76,7 +80,9 @@ TEST(Planner, OneDeviceGoesGenerationByGeneration) {
   for (std::size_t i = 0; i < 8; ++i) EXPECT_EQ(run.history[i].config, plain[i].config) << i;
   EXPECT_FALSE(run.planner.has_room());
   EXPECT_FALSE(run.planner.has_open());
-  EXPECT_EQ(run.known, (std::vector<std::size_t>{0, 3, 6}));
+  std::vector<std::size_t> known;
+  for (const Planner::Batch& batch : run.batches) known.push_back(batch.known);
+  EXPECT_EQ(known, (std::vector<std::size_t>{0, 3, 6}));
 }
 
 TEST(Planner, WhatIsUnderWayIsNotProposedAgain) {
@@ -85,14 +91,15 @@ TEST(Planner, WhatIsUnderWayIsNotProposedAgain) {
   std::vector<Job> jobs;
   for (int i = 0; i < 10; ++i) jobs.push_back(run.take());  // ten devices, none of which has finished
   for (const Job& job : jobs) EXPECT_TRUE(configs.insert(job.place.drafts.front().proposal.config).second);
-  EXPECT_EQ(run.calls.back(), (ToyRun::Call{3, 0, 9}));
+  EXPECT_EQ(run.calls.back(), (ToyRun::Call{3, 0, 0, 9}));
   EXPECT_EQ(run.planner.under_way(), 10);
 }
 
 // Whatever finishes first: a run that was killed proposes the same again, open places first.
 TEST(Planner, AResumedRunProposesWhatTheFirstDid) {
-  for (const std::uint64_t seed : {1, 2, 3, 4, 5}) {
-    ToyRun first(40);
+  for (const std::uint64_t seed : {1, 2, 3, 4, 5, 6}) {
+    const int together = seed % 2 == 0 ? 1 : Slots{}.count;  // a place at a time, or generations
+    ToyRun first(40, three_a_generation(), together);
     std::vector<Job> under_way;
     Random random(seed);
     for (int step = 0; step < 25; ++step) {
@@ -101,11 +108,12 @@ TEST(Planner, AResumedRunProposesWhatTheFirstDid) {
       first.finish(under_way[which]);
       under_way.erase(under_way.begin() + static_cast<std::ptrdiff_t>(which));
     }
-    ToyRun second(40);
+    ToyRun second(40, three_a_generation(), together);
     second.history = first.history;
-    second.planner.replay(first.known, first.taken);
+    second.planner.replay(first.batches, first.taken);
     for (std::size_t i = 0; i < second.calls.size(); ++i) EXPECT_EQ(second.calls[i], first.calls[i]) << i;
     EXPECT_EQ(second.planner.next_generation(), first.planner.next_generation());
+    EXPECT_EQ(second.planner.next_place(), first.planner.next_place());
     // The places that were under way are open again, before those that were open.
     std::set<Config> lost;
     for (const Job& job : under_way) lost.insert(job.place.drafts.front().proposal.config);
@@ -119,6 +127,57 @@ TEST(Planner, AResumedRunProposesWhatTheFirstDid) {
   }
 }
 
+// A place at a time, four under way: each rests on all that is finished, and on nothing that is not. What is under way
+// may still be refused by its gate, or overtaken by another one; neither is waste, since no proposal rests on it.
+TEST(Planner, PlacesRestOnWhatIsFinishedAlone) {
+  for (const std::uint64_t seed : {1, 2, 3}) {
+    ToyRun run(60, three_a_generation(), 1);
+    run.options.seed = seed;
+    Random random(seed);
+    std::vector<Job> under_way;
+    std::size_t step = 0;
+    for (; run.planner.has_room() || !under_way.empty(); ++step) {
+      while (under_way.size() < 4 && run.planner.has_room()) {
+        under_way.push_back(run.take());
+        EXPECT_EQ(run.calls.back().known, run.history.size()) << "no trial waits for a generation's end";
+        EXPECT_EQ(run.calls.back().under_way, under_way.size() - 1);
+        for (const int parent : under_way.back().place.drafts.front().proposal.parents) {
+          ASSERT_LT(static_cast<std::size_t>(parent), run.history.size());
+          EXPECT_TRUE(run.history[static_cast<std::size_t>(parent)].ok) << "what its gate refused is no parent";
+        }
+      }
+      const std::size_t which = step % 3 == 2 ? 0 : random.below(under_way.size());  // some are overtaken by all others
+      const bool ok = random.chance(0.8);
+      run.finish(under_way[which], ok);
+      under_way.erase(under_way.begin() + static_cast<std::ptrdiff_t>(which));
+    }
+    EXPECT_EQ(run.history.size(), 60U);
+    std::set<std::pair<int, int>> places;
+    for (const Planner::Taken& one : run.taken) EXPECT_TRUE(places.insert(*one).second);
+    EXPECT_TRUE(places.contains({19, 2})) << "three a generation, whatever finished first";
+  }
+}
+
+// Interrupted between proposing a place and its trial, and gone on with generation by generation, as on a CPU.
+TEST(Planner, WhatOneAtATimeBeganGenerationsEnd) {
+  ToyRun first(12, three_a_generation(), 1);
+  std::vector<Job> under_way;
+  for (int i = 0; i < 4; ++i) under_way.push_back(first.take());
+  first.finish(under_way[2]);
+  under_way.push_back(first.take());  // place 1 of generation 1
+  ToyRun second(12);
+  second.history = first.history;
+  second.planner.replay(first.batches, first.taken);
+  EXPECT_EQ(second.planner.open().size(), 4U) << "what was under way is lost and proposed again";
+  EXPECT_EQ(second.planner.next_generation(), 1);
+  EXPECT_EQ(second.planner.next_place(), 2);
+  while (second.planner.has_open() || second.planner.has_room()) second.finish(second.take());
+  EXPECT_EQ(second.batches.front().slots.first, 2) << "the rest of the generation";
+  std::set<Config> configs;
+  for (const Individual& one : second.history) EXPECT_TRUE(configs.insert(one.config).second);
+  EXPECT_EQ(configs.size(), 12U);
+}
+
 TEST(Planner, TrialsBoundTheLastGeneration) {
   ToyRun run(4);
   for (int i = 0; i < 4; ++i) run.finish(run.take());
@@ -126,12 +185,12 @@ TEST(Planner, TrialsBoundTheLastGeneration) {
   // More trials open what the last generation had no room for.
   ToyRun longer(8);
   longer.history = run.history;
-  longer.planner.replay(run.known, run.taken);
+  longer.planner.replay(run.batches, run.taken);
   EXPECT_EQ(longer.planner.open().size(), 2U);
   // Fewer leave nothing open.
   ToyRun shorter(3);
   shorter.history = run.history;
-  shorter.planner.replay(run.known, run.taken);
+  shorter.planner.replay(run.batches, run.taken);
   EXPECT_FALSE(shorter.planner.has_open());
   EXPECT_FALSE(shorter.planner.has_room());
 }
@@ -143,14 +202,14 @@ TEST(Planner, ATrialWithoutAPlaceTakesRoomAlone) {
   run.history.push_back({3, 1, 0, {2, 2, 2, 2, 2}, true, 1.5});
   ToyRun resumed(7);
   resumed.history = run.history;
-  resumed.planner.replay(run.known, run.taken);
+  resumed.planner.replay(run.batches, run.taken);
   int more = 0;
   while (resumed.planner.has_open() || resumed.planner.has_room()) {
     resumed.finish(resumed.take());
     ++more;
   }
   EXPECT_EQ(more, 3);
-  EXPECT_EQ(resumed.calls[1], (ToyRun::Call{1, 4, 0})) << "it is known";
+  EXPECT_EQ(resumed.calls[1], (ToyRun::Call{1, 0, 4, 0})) << "it is known";
 }
 
 TEST(Planner, APlaceThatIsPutBackIsNext) {
@@ -165,7 +224,7 @@ TEST(Planner, APlaceThatIsPutBackIsNext) {
 }
 
 TEST(Planner, AnExhaustedSpaceHasNoPlace) {
-  Planner planner(5, [](int, std::size_t, const std::vector<Proposal>&) { return Planner::Generation{}; });
+  Planner planner(5, 3, [](const Planner::Batch&, const std::vector<Proposal>&) { return Planner::Generation{}; });
   EXPECT_FALSE(planner.propose(0));
   EXPECT_FALSE(planner.has_open());
   EXPECT_EQ(planner.next_generation(), 0) << "it may have one later";

@@ -85,6 +85,35 @@ TEST(Strategy, NoWayIsGivenUpForAnUnverifiedReading) {
   EXPECT_THAT(ways_with(3.0), ::testing::IsSupersetOf({2, 4, 8})) << "one draft read three times as fast";
 }
 
+// Of a place by itself: what places before it are at counts, as within one call.
+TEST(Strategy, PlacesProposedOneAtATimeShareOutWorkInOtherWays) {
+  Shared shared;
+  StrategyOptions options;
+  int regrouped = 0;
+  for (std::uint64_t seed = 1; seed <= 100; ++seed) {
+    options.seed = seed;
+    std::vector<Individual> history = {{0, 0, 0, shared.space.default_config, true, 1.0}};
+    std::set<Config> ways;
+    std::set<Config> configs;
+    for (int slot = 0; slot < options.population; ++slot) {
+      const std::vector<Proposal> one = propose(options, {&shared.space, 1}, 1, history, {slot, 1});
+      ASSERT_EQ(one.size(), 1U);
+      EXPECT_EQ(one[0].place, slot);
+      if (slot == 0) {
+        EXPECT_EQ(one[0].config, propose(options, {&shared.space, 1}, 1, history).at(0).config);
+      }
+      EXPECT_TRUE(configs.insert(one[0].config).second);
+      if (one[0].operation == Operation::regroup) {
+        ++regrouped;
+        EXPECT_TRUE(ways.insert({one[0].config[0], one[0].config[1]}).second) << "a way that is under way";
+      }
+      history.push_back({-1, 1, 0, one[0].config, false, 0, 0, true, true});
+    }
+    EXPECT_TRUE(propose(options, {&shared.space, 1}, 1, history, {options.population, 1}).empty());
+  }
+  EXPECT_GT(regrouped, 50);
+}
+
 TEST(Strategy, WorkIsSharedOutAnewInTheFirstGeneration) {
   Shared shared;
   const std::vector<Proposal> first = propose({}, {&shared.space, 1}, 0, {});

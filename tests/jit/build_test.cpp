@@ -262,6 +262,42 @@ TEST(Builder, ParallelBuildsOfOneThingAgree) {
   }
 }
 
+// One worker and a row of builds of a later turn before it: one of an earlier turn is not the last.
+TEST(Builder, BuildsOfEarlierTurnsGoFirst) {
+  const TemporaryFolder folder;
+  BuilderOptions options = options_in(folder.path());
+  options.jobs = 1;
+  Builder builder(options);
+  const auto start = [&](int number, std::int64_t turn) {
+    return builder.start(cpu_request(fmt::format("#error number {}\n", number)), /*fresh=*/false, turn);
+  };
+  std::vector<std::future<BuildOutcome>> later;
+  for (int i = 0; i < 8; ++i) later.push_back(start(i, 2));
+  std::future<BuildOutcome> early = start(8, 1);
+  EXPECT_THAT(later.back().get().log, ::testing::HasSubstr("number 7"));
+  ASSERT_EQ(early.wait_for(std::chrono::seconds(0)), std::future_status::ready) << "though it was asked for last";
+  EXPECT_THAT(early.get().log, ::testing::HasSubstr("number 8"));
+}
+
+// Two workers, and one program asked for twice at once: the second waits for the first one's binary.
+TEST(Builder, WhatIsBeingBuiltIsNotBuiltTwice) {
+  const TemporaryFolder folder;
+  Builder builder(options_in(folder.path()));
+  std::vector<std::future<BuildOutcome>> builds;
+  for (int i = 0; i < 4; ++i) builds.push_back(builder.start(cpu_request(kTiny)));
+  int compiled = 0;
+  for (auto& build : builds) {
+    const BuildOutcome outcome = build.get();
+    ASSERT_TRUE(outcome.artifact) << outcome.log;
+    compiled += outcome.artifact->from_cache ? 0 : 1;
+  }
+  EXPECT_EQ(compiled, 1);
+  // One that fails holds up none of the others.
+  std::vector<std::future<BuildOutcome>> failing;
+  for (int i = 0; i < 3; ++i) failing.push_back(builder.start(cpu_request("#error no\n")));
+  for (auto& build : failing) EXPECT_FALSE(build.get().artifact);
+}
+
 TEST(Builder, NoCompilerIsAClearError) {
   const TemporaryFolder folder;
   BuilderOptions options = options_in(folder.path());

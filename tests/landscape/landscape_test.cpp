@@ -2,6 +2,7 @@
 #include "landscape/landscape.hpp"
 
 #include <cmath>
+#include <set>
 
 #include "landscape/record.hpp"
 #include "landscape/simulate.hpp"
@@ -109,6 +110,50 @@ TEST(Simulation, ElitesAreAheadOfRandomPoints) {
   const Difference none = difference_of(elite, elite);
   EXPECT_EQ(none.mean, 0);
   EXPECT_EQ(none.low, 0);
+}
+
+// As runs on a GPU go: trials under way, drafts that are chosen by what they read, gates that refuse.
+TEST(Simulation, CoursesOfARun) {
+  const Landscape l = made();
+  const Searcher plain = searcher_of("elite", 5);
+  Searcher side_by_side = plain;
+  side_by_side.course.under_way = 3;
+  int others = 0;
+  for (std::uint64_t seed = 1; seed <= 10; ++seed) {
+    const std::vector<double> all = regrets(l, side_by_side, seed, 30);
+    EXPECT_EQ(regrets(l, side_by_side, seed, 30), all) << "the same seed";
+    EXPECT_LE(all.back(), 0.4);
+    others += all != regrets(l, plain, seed, 30) ? 1 : 0;
+  }
+  EXPECT_GT(others, 0);
+  Searcher drafting = side_by_side;
+  drafting.options.drafts = 12;
+  drafting.course.noise = 0.01;
+  EXPECT_LE(simulate(l, drafting, 5, 8).median, simulate(l, side_by_side, 5, 8).median) << "twelve for each trial";
+  Searcher refused = side_by_side;
+  refused.course.refused = 1;
+  const std::vector<double> all = regrets(l, refused, 1, 20);
+  EXPECT_EQ(all.front(), all.back()) << "the default alone passes";
+}
+
+TEST(Simulation, TrialsUnderWayAreNoParents) {
+  const Landscape l = made();
+  evolve::Space space;
+  space.knobs = &l.knobs;
+  space.default_config = l.default_config;
+  space.is_legal = [&](const Config& config) { return l.points.count(config) != 0; };
+  evolve::StrategyOptions options;
+  // With all trials under way at once none rests on another: what is found first changes nothing that follows.
+  Landscape other = l;
+  for (auto& [config, point] : other.points) point.low = 2 - point.low;
+  const std::vector<Tried> first = follow(l, space, options, {.under_way = 100}, 20);
+  const std::vector<Tried> second = follow(other, space, options, {.under_way = 100}, 20);
+  ASSERT_EQ(first.size(), 20U);
+  std::set<Config> configs;
+  for (std::size_t i = 0; i < first.size(); ++i) {
+    EXPECT_EQ(first[i].config, second[i].config);
+    EXPECT_TRUE(configs.insert(first[i].config).second) << "and none is proposed twice";
+  }
 }
 
 TEST(Simulation, SearchesThatAreNone) {

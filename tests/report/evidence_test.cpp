@@ -127,6 +127,34 @@ TEST(Evidence, OfTheSameMachineCodeSaysSo) {
   EXPECT_TRUE(listed(kToday).has_same_programs());
 }
 
+// Rows of suites have names with words behind the workload; their programs are built for the workload as the command
+// line spells it.
+TEST(Evidence, WorkloadsAreThoseOfTheCommandLine) {
+  const TemporaryFolder folder;
+  nlohmann::json evidence = evidence_header("arena", {{"name", "A GPU"}, {"arch", "sm_90a"}}, {"before", {}});
+  evidence["programs"] = {{"fwd_a_fp16_d64.m1", "code"}};
+  const auto workload_of = [&](const nlohmann::json& row) {
+    evidence["rows"] = {row};
+    evidence["rows"][0].update({{"variant", "fwd_a_fp16_d64.m1"}, {"config", "knob=1"}});
+    write_file_atomically(folder.path() / "a.json", evidence.dump(), ErrorCode::internal);
+    std::string asked;
+    (void)list_evidence(folder.path(), kToday, [&](const std::vector<Program>& programs) {
+      asked = programs.at(0).workload;
+      return std::vector<std::optional<std::string>>{"code"};
+    });
+    (void)parse_workload(asked);
+    return asked;
+  };
+  EXPECT_EQ(workload_of({{"workload", "b1h2l64d64:fp16 (fp8)"}}), "b1h2l64d64:fp16:quantised=qkv/e4m3/head");
+  EXPECT_EQ(workload_of({{"workload", "b1h2l64d64:fp16:causal_top_left (int8_smooth)"}}),
+            "b1h2l64d64:fp16:causal_top_left:quantised=q/int8/block32+k/int8/block64");
+  EXPECT_EQ(workload_of({{"workload", "b2h2l64d64:bf16:key_lengths (lengths full)"}}),
+            "b2h2l64d64:bf16:key_lengths");
+  EXPECT_EQ(workload_of({{"workload", "b1h2l64d64:fp16"}}), "b1h2l64d64:fp16");
+  EXPECT_EQ(workload_of({{"workload", "a name (of its own)"}, {"text", "b1h2l64d64:fp16:quantised=kv/e5m2/token"}}),
+            "b1h2l64d64:fp16:quantised=kv/e5m2/token");
+}
+
 TEST(Evidence, HoldsTheMachineCodeOfTheVariantsItNames) {
   nlohmann::json evidence = {{"rows", {{{"variant", "one"}}, {{"variant", "unknown"}}}}};
   store::TrialRecord one, other, unbuilt;

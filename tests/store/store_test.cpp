@@ -372,11 +372,16 @@ TEST(Store, GenerationsAndPlacesOfDevices) {
   store.set_generation({run, 1, 4});
   store.set_generation({run, 0, 0});
   store.set_generation({run, 1, 3});
+  store.set_generation({run, 1, 5, 2, 1});
   store.set_generation({other, 0, 9});
   const std::vector<GenerationRecord> generations = store.generations(run);
-  ASSERT_EQ(generations.size(), 2U);
+  ASSERT_EQ(generations.size(), 3U);
   EXPECT_EQ(generations[0].known, 0);
   EXPECT_EQ(generations[1].known, 3);
+  EXPECT_EQ(generations[1].places, 0) << "all";
+  EXPECT_EQ(generations[2].known, 5);
+  EXPECT_EQ(generations[2].place, 2);
+  EXPECT_EQ(generations[2].places, 1);
   TrialRecord trial = a_trial(run, 0);
   trial.place = 2;
   trial.device = "GPU 1";
