@@ -84,9 +84,6 @@ const KnobTable<sm90_persistent::Config>& table() {
     t.add("setmaxnreg", &C::setmaxnreg,
           "when a producer warpgroup gives up its registers: first of all, or after the first TMA loads are issued")
         .acts_on({latency, launch});
-    t.add("page_loads", &C::page_loads,
-          "pages of keys: found by the thread that loads, or by the lanes of its warp before they wait for a stage")
-        .acts_on({latency, l2, dram});
     t.add("tile_setup", &C::tile_setup,
           "when a consumer computes the rows and KV tiles of its Q tile: when Q has arrived, or while Q is on the way")
         .acts_on({latency, launch});
@@ -127,6 +124,9 @@ const KnobTable<sm90_persistent::Config>& table() {
     t.add("rowsum_placement", &C::rowsum_placement,
           "where P is summed in the source: after the exponential, 16 keys later, or at the end of the tile")
         .acts_on({issue, fma, exponentials});
+    t.add("page_loads", &C::page_loads,
+          "pages of keys: found by the thread that loads, or by the lanes of its warp before they wait for a stage")
+        .acts_on({latency, l2, dram});
     t.add("virtual_ctas", &C::virtual_ctas, {1, 2, 3, 4},
           "CTAs that run as one, each with stages and a producer warp of its own")
         .acts_on({latency, launch, tail, l2, dram});

@@ -184,9 +184,10 @@ struct LaterKnob {
   std::string_view knob;
   std::string_view value;
 };
-constexpr std::array<LaterKnob, 5> kLaterKnobs = {{{"fwd_sm90_decode", "max_splits", "0"},
+constexpr std::array<LaterKnob, 6> kLaterKnobs = {{{"fwd_sm90_decode", "max_splits", "0"},
                                                    {"fwd_sm80", "rowsum", "fadd"},
                                                    {"fwd_sm90_persistent", "rowsum", "fadd"},
+                                                   {"fwd_sm90_persistent", "page_loads", "thread"},
                                                    {"fwd_cpu", "lanes", "queries"},
                                                    {"fwd_cpu", "split_keys", "0"}}};
 
