@@ -82,10 +82,10 @@ enum class Producer {
   warpgroup,  ///< a warpgroup, of which one thread issues loads, and which gives its registers to the consumers
 };
 
-/// Who finds the pages that a tile of keys lies in, where keys lie in pages.
+/// The threads that load a tile of keys or values out of pages.
 enum class PageLoads {
-  thread,  ///< the thread that issues loads, box after box, when a stage is free
-  warp,    ///< the lanes of the producer warp, a box each, before they wait for a stage
+  thread,  ///< the one that issues all loads: it looks up page after page when a stage is free
+  warp,    ///< the lanes of its warp, a part of a page each, which they look up before they wait for a stage
 };
 
 /// When a producer warpgroup gives its registers (setmaxnreg) to the consumers, which wait for them.
@@ -236,7 +236,6 @@ struct Config {
   MaskPath mask_path = MaskPath::branch;
   Producer producer = Producer::warp;
   Setmaxnreg setmaxnreg = Setmaxnreg::early;
-  PageLoads page_loads = PageLoads::thread;
   TileSetup tile_setup = TileSetup::lazy;
   PdlTrigger pdl_trigger = PdlTrigger::last_load;
   EpilogueStore epilogue = EpilogueStore::st_b128;
@@ -249,6 +248,7 @@ struct Config {
   ScalePlacement scale_placement = ScalePlacement::at_use;
   ConvertPlacement convert_placement = ConvertPlacement::at_once;
   RowsumPlacement rowsum_placement = RowsumPlacement::at_once;
+  PageLoads page_loads = PageLoads::thread;
   int virtual_ctas = 1;  ///< of a persistent CTA
   int min_blocks = 1;
   constexpr bool operator==(const Config&) const = default;

@@ -73,22 +73,18 @@ __device__ __forceinline__ PageBox find_page_box(const ScoreFeatureParams& p, in
   return box;
 }
 
-/// Asks for the boxes that the lanes of a warp have found. Lane 0 issues all copies.
+/// Asks for the box that this lane has found, kBoxes boxes of columns of it. A whole warp, when lane 0 has arrived at
+/// the barrier.
 template <const Config& kConfig, int kBoxes, bool kEvictFirst>
-__device__ __forceinline__ void load_page_boxes(const ScoreFeatureParams& p, const PageBox& own, const TensorMap& map,
-                                                unsigned to, unsigned barrier, int kv_head, int lane,
-                                                bool evict_first) {
-  const int rows = rows_of_page_box(kConfig, p.page_size);
+__device__ __forceinline__ void load_page_box(const ScoreFeatureParams& p, const PageBox& own, const TensorMap& map,
+                                              unsigned to, unsigned barrier, int kv_head, int lane, bool evict_first) {
+  __syncwarp();
+  const int at = lane * rows_of_page_box(kConfig, p.page_size);
+  if (at >= kConfig.block_n) return;
 #pragma unroll 1
-  for (int at = 0, i = 0; at < kConfig.block_n; at += rows, ++i) {
-    const int page = __shfl_sync(0xffffffffU, own.page, i);
-    const int row = __shfl_sync(0xffffffffU, own.row, i);
-    if (lane == 0)
-#pragma unroll 1
-      for (int b = 0; b < kBoxes; ++b)
-        sm90::load_box<kEvictFirst>(to + (b * kConfig.block_n + at) * tile::kBoxRowBytes, map, barrier, b, row, kv_head,
-                                    page, evict_first);
-  }
+  for (int b = 0; b < kBoxes; ++b)
+    sm90::load_box<kEvictFirst>(to + (b * kConfig.block_n + at) * tile::kBoxRowBytes, map, barrier, b, own.row, kv_head,
+                                own.page, evict_first);
 }
 
 }  // namespace heed::sm90_persistent

@@ -40,7 +40,7 @@ struct TmaProducer {
   static constexpr bool kPrefix = kProblem.features.prefix;
   static constexpr bool kBlocks = kProblem.features.blocks;
   static constexpr bool kStreamK = streams(kConfig);
-  // All lanes of the warp run through this then, and lane 0 alone loads and arrives.
+  // All lanes of the warp run through this then. Lane 0 alone arrives, and loads what lies in no page.
   static constexpr bool kByWarp = kConfig.page_loads == PageLoads::warp;
 
   const Params<kProblem>& params;  ///< of the launch, or of an entry (of_entry)
@@ -58,6 +58,7 @@ struct TmaProducer {
       sm90::prefetch_first_maps(maps);
       initialise_barriers<true>(smem);
     }
+    if constexpr (kByWarp) __syncwarp();
     if constexpr (entries_differ(kProblem.features)) {
       if constexpr (kConfig.pdl_trigger != PdlTrigger::none) ptx::griddepcontrol_wait();
       bool has_started = false;
@@ -127,8 +128,8 @@ struct TmaProducer {
     if constexpr (reads_past_keys(kProblem.features)) {
       if constexpr (kByWarp) {
         if (params.page_table != nullptr)
-          return load_page_boxes<kConfig, kBoxes, kEvictFirst>(params, boxes, map, to, barrier, kv_head, lane(),
-                                                               kSomeStay && !stays);
+          return load_page_box<kConfig, kBoxes, kEvictFirst>(params, boxes, map, to, barrier, kv_head, lane(),
+                                                             kSomeStay && !stays);
         if (!leads()) return;
       }
       load_keys_of_entry<kEvictFirst>(map, to, barrier, first_key_of(tile, first_key), kv_head, batch,
