@@ -65,7 +65,7 @@ TEST(Sm80Quantised, ComesFirstForE4m3OnAdaAndSecondOnHopper) {
   EXPECT_EQ(default_family(w, gpu_limits("sm_89")).name(), "fwd_sm80");
   EXPECT_EQ(default_family(w, gpu_limits("sm_90a")).name(), "fwd_sm90_fp8");
   // What the family for Hopper does not take.
-  for (const char* shape : {"b1h8l2048d64:sinks:quantised=qkv/e4m3/head", "b1h8l2048d64:quantised=qk/e4m3/head",
+  for (const char* shape : {"b1h8l2048d64:alibi:quantised=qkv/e4m3/head", "b1h8l2048d64:quantised=qk/e4m3/head",
                             "b1h8l2048d64:quantised=qk/e4m3/token+v/e4m3/head"})
     EXPECT_EQ(default_family(parse_workload(shape), gpu_limits("sm_90a")).name(), "fwd_sm80") << shape;
 }

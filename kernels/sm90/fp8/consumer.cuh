@@ -6,11 +6,6 @@
 /// Scores and values of one iteration are issued together, and the exponentials of the scores run beside the values of
 /// the tile before: FlashAttention-3's overlap within a warpgroup (Shah et al., arXiv 2407.08608, 3.2).
 ///
-/// Probabilities are e4m3, which ends at 448 and has its last normal number at 2^-6: they are multiplied with 2^8, so
-/// that what is 2^-14 of the row's largest keeps all its digits. The row sum is of the same numbers before they are
-/// rounded, which costs no instruction: rounding to nearest is as often up as down, and the row's largest, 2^8, is
-/// exact.
-///
 /// Tensor cores cut what they add to 13 bits of the sum: of 4,096 equal values 10% were lost on an H200. Every
 /// promote_every tiles the output so far is added to sums in shared memory, in bf16, where a thread keeps its own
 /// values with the row maximum of that time, and begins at zero (two levels of sums: DeepSeek-V3, arXiv
@@ -21,8 +16,6 @@
 #include "kernels/attention/score_rows.cuh"
 #include "kernels/attention/softmax.cuh"
 #include "kernels/codegen.cuh"
-#include "kernels/ptx/bulk_tensor.cuh"
-#include "kernels/ptx/bytes.cuh"
 #include "kernels/ptx/cluster.cuh"
 #include "kernels/ptx/global.cuh"
 #include "kernels/ptx/math.cuh"
@@ -32,6 +25,7 @@
 #include "kernels/ptx/shared.cuh"
 #include "kernels/ptx/wgmma_e4m3.cuh"
 #include "kernels/sm90/fp8/capped_scores.cuh"
+#include "kernels/sm90/fp8/entry_scores.cuh"
 #include "kernels/sm90/fp8/exponentials.cuh"
 #include "kernels/sm90/fp8/layout.cuh"
 #include "kernels/sm90/fp8/turns.cuh"
@@ -50,6 +44,7 @@ struct Consumer {
   static constexpr bool kBegins = has_left_bound(kProblem.mask);
   static constexpr bool kPromotes = kConfig.promote_every > 0;
   static constexpr bool kCaps = kProblem.features.softcap;
+  static constexpr bool kLengths = kProblem.features.lengths;
   static constexpr float kShift = 8.0F;  // log2 of what probabilities are multiplied with
 
   using AccS = float[kKeys / 2];
@@ -70,6 +65,7 @@ struct Consumer {
   float row_max[2];   // in log2 units of the scaled scores; -inf before the first key
   float row_sum[2];   // of this lane's columns, times 2^8
   float acc_o[kDim / 2];
+  [[no_unique_address]] typename attention::KeptIf<kLengths, MaskBounds, 0>::Type entry_bounds;
 
   /// @param block_warp of this thread, the same in all its lanes
   __device__ __forceinline__ Consumer(const ScoreFeatureParams& parameters, const Smem& where, int block_warp)
@@ -109,10 +105,11 @@ struct Consumer {
       AccS s;
       FragP p;
       int n = tiles.end - 1;
-      float k_factor = k_factor_of(tile.batch, kv_head, n);
+      float k_factor = k_factor_of(launch, tile.batch, kv_head, n);
       // Loaded ahead of the products, and only where tiles have factors of their own.
       const auto next_factor = [&](int tile_index) {
-        if (params.k_scales.strides.row != 0) k_factor = k_factor_of(tile.batch, kv_head, tile_index);
+        if ((kLengths ? launch : params).k_scales.strides.row != 0)
+          k_factor = k_factor_of(launch, tile.batch, kv_head, tile_index);
         return k_factor;
       };
       scores_alone(s, queries);
@@ -136,15 +133,15 @@ struct Consumer {
       release(smem.q_empty(query.stage));
     }
     query.advance();
-    // Read again: kept over the loops, what only rows that are written need takes registers.
     begin_entry(launch, tile.batch);
     write(tile, kv_head);
   }
 
+  /// Parameters that change from entry to entry are not kept over the loops over keys, but for the bounds of masks.
   __device__ __forceinline__ void begin_entry(const ScoreFeatureParams& launch, int entry) {
-    if constexpr (kProblem.features.lengths) {
+    if constexpr (kLengths) {
       params = attention::params_of_entry<kProblem>(launch, entry);
-      params.k_scales = launch.k_scales;  // there are none of rows of ragged tensors
+      entry_bounds = mask_bounds(params);
     }
   }
 
@@ -203,7 +200,9 @@ struct Consumer {
   }
 
   /// The factor of the keys of tile n, which lie in one block of factors.
-  __device__ __forceinline__ float k_factor_of(int batch, int kv_head, int n) const {
+  __device__ __forceinline__ float k_factor_of(const ScoreFeatureParams& launch, int batch, int kv_head, int n) const {
+    // Of rows of ragged tensors there are none, so that those of the launch are each entry's.
+    if constexpr (kLengths) return launch.k_scales.at[scale_index(launch.k_scales, batch, kv_head, n * kKeys)];
     return params.k_scales.at[scale_index(params.k_scales, batch, kv_head, n * kKeys)];
   }
 
@@ -212,6 +211,12 @@ struct Consumer {
     if (lane == 0) ptx::mbarrier_arrive(barrier);
   }
   __device__ __forceinline__ void gemm_qk(AccS& s, unsigned long long queries) const {
+    // Else the descriptor of each step is kept over the loops, in registers that there are not.
+    if constexpr (entries_differ(kProblem.features)) {
+      unsigned address = static_cast<unsigned>(queries);
+      opaque(address);
+      queries = (queries & ~0xffffffffULL) | address;
+    }
     const unsigned long long k = Smem::template descriptor<Smem::kColumns>(smem.keys(keys.stage));
 #pragma unroll
     for (int i = 0; i < kDim / 32; ++i)
@@ -293,6 +298,10 @@ struct Consumer {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const int from = first_key + 2 * (lane % 4);
+      if constexpr (kLengths) {
+        hide_keys<kProblem.mask>(s, h, row(h), from, entry_bounds);
+        continue;
+      }
       if constexpr (kBegins)
         attention::hide_columns_before(s, h,
                                        hidden_keys(kProblem.mask, row(h), params.left_offset, params.len_k) - from);

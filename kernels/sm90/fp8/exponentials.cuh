@@ -6,8 +6,8 @@
 #include "kernels/attention/policies.hpp"
 #include "kernels/attention/score_rows.cuh"
 #include "kernels/codegen.cuh"
+#include "kernels/ptx/bulk_tensor.cuh"
 #include "kernels/ptx/bytes.cuh"
-#include "kernels/ptx/cluster.cuh"
 #include "kernels/ptx/math.cuh"
 #include "kernels/ptx/maximum.cuh"
 #include "kernels/tile/quad.cuh"
@@ -66,6 +66,11 @@ __device__ __forceinline__ void stay_in_front(const float (&total)[2]) {
 }
 
 /// Probabilities as they are the operand of P V: kernels/sm90/fp8/transposed_values.cuh says which key is where.
+///
+/// Probabilities are e4m3, which ends at 448 and has its last normal number at 2^-6: they are multiplied with 2^8, so
+/// that what is 2^-14 of the row's largest keeps all its digits. The row sum is of the same numbers before they are
+/// rounded, which costs no instruction: rounding to nearest is as often up as down, and the row's largest, 2^8, is
+/// exact.
 template <int kSteps>
 __device__ __forceinline__ void round_to_operand(unsigned (&p)[kSteps][4], const float (&s)[16 * kSteps]) {
 #pragma unroll
