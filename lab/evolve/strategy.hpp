@@ -81,7 +81,7 @@ struct Space {
   /// looks at speed alone, and those that the run's options hold.
   std::vector<std::size_t> held = {};
   /// How many times as likely a mutation gives knob number `knob` of a parent this value; none: each value alike. Runs
-  /// have none: neither diagnoses nor insights paid on recorded landscapes (landscape/prior.hpp).
+  /// have none: from the default neither diagnoses nor insights paid on landscapes (landscape/prior.hpp).
   std::function<double(const Config& parent, std::size_t knob, int value)> prior = nullptr;
 };
 

@@ -1,7 +1,7 @@
 """Kernel Tuner's optimisers on landscapes that `heed landscape` recorded, in its simulation mode, beside `heed simulate`.
 
     python -m heed.landscape FILE... --trials 45 --seeds 100 [--strategies genetic_algorithm,...] [--json]
-    python -m heed.landscape FILE... --beside SIMULATION.json --evidence COMPARISON.json
+    python -m heed.landscape FILE... --beside SIMULATION.json --evidence COMPARISON.json [--stored COMPARISON.json]
 
 Kernel Tuner (https://kerneltuner.github.io) is not a requirement of Heed: pip install kernel-tuner. It evaluates legal points alone, each once, as Heed's
 searches do; the regret is time / fastest time - 1 after so many different points.
@@ -186,6 +186,30 @@ def comparison(simulations, header, heed_rows):
     return {**header, "what": "comparison of tuners", "rows": rows, "simulations": simulations, "table": "\n".join(lines) + "\n"}
 
 
+def stored_simulations(path, files, trials, seeds):
+    """The optimisers' searches that a comparison holds. @raises LandscapeError where it has none of one of the files, or of other numbers"""
+    try:
+        stored = {one["file"]: one for one in json.loads(Path(path).read_text(encoding="utf-8"))["simulations"]}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise LandscapeError(f"{path} is no comparison of optimisers: {error}") from error
+    if missing := [str(file) for file in files if str(file) not in stored]:
+        raise LandscapeError(f"{path} holds no searches of optimisers on {missing[0]}")
+    wanted = [stored[str(file)] for file in files]
+    if any((one["trials"], one["seeds"]) != (trials, seeds) for one in wanted):
+        raise LandscapeError(f"{path} is not of {trials} trials and {seeds} seeds; name its numbers, or run the optimisers again")
+    return wanted
+
+
+def write_comparison(path, simulations, header, heed_rows):
+    """Writes evidence. @returns the exit code"""
+    try:
+        Path(path).write_text(json.dumps(comparison(simulations, header, heed_rows), indent=1) + "\n", encoding="utf-8")
+    except OSError as error:
+        print(f"heed.landscape: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
 def main(arguments=None):
     """The command line. @returns the exit code: 0, 1 where Kernel Tuner is missing, 2 for wrong usage"""
     parser = argparse.ArgumentParser(prog="python -m heed.landscape", description=__doc__.split("\n", 1)[0])
@@ -196,11 +220,23 @@ def main(arguments=None):
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("--beside", action="append", default=[], metavar="FILE", help="evidence of heed simulate on the same files; with --evidence")
     parser.add_argument("--evidence", metavar="FILE", help="also write both, a row a search and a column a landscape, into this file")
+    parser.add_argument("--stored", metavar="FILE", help="an earlier such comparison, whose optimisers are not run again; with --evidence")
     options = parser.parse_args(arguments)
     if bool(options.evidence) != bool(options.beside):
         parser.error("--evidence and --beside go together")
+    if options.stored and not options.evidence:
+        parser.error("--stored goes with --evidence")
     if options.trials < 1 or options.seeds < 1:
         parser.error("--trials and --seeds are at least 1")
+    header, heed_rows = {}, []
+    try:
+        if options.beside:
+            header, heed_rows = rows_of_heed(options.beside, options.files)
+        if options.stored:
+            return write_comparison(options.evidence, stored_simulations(options.stored, options.files, options.trials, options.seeds), header, heed_rows)
+    except LandscapeError as error:
+        print(f"heed.landscape: {error}", file=sys.stderr)
+        return 2
     try:
         import kernel_tuner
     except ImportError:
@@ -211,13 +247,6 @@ def main(arguments=None):
         parser.error(f"{unknown[0]} is no optimiser; known are {', '.join(STRATEGIES)}")
     say = (lambda text: print(text, file=sys.stderr, end="\r")) if sys.stderr.isatty() else None
     simulations = []
-    header, heed_rows = {}, []
-    if options.beside:
-        try:
-            header, heed_rows = rows_of_heed(options.beside, options.files)
-        except LandscapeError as error:
-            print(f"heed.landscape: {error}", file=sys.stderr)
-            return 2
     for file in options.files:
         try:
             rows = simulate(file, strategies, options.trials, options.seeds, say)
@@ -230,15 +259,10 @@ def main(arguments=None):
             for row in rows:
                 result = row["reason"] or f"{100 * row['median']:6.2f}%  {100 * row['quartiles'][0]:.2f}% to {100 * row['quartiles'][1]:.2f}%"
                 print(f"  {row['searcher']:<22}{result}")
-    if options.evidence:
-        try:
-            Path(options.evidence).write_text(json.dumps(comparison(simulations, header, heed_rows), indent=1) + "\n", encoding="utf-8")
-        except OSError as error:
-            print(f"heed.landscape: {error}", file=sys.stderr)
-            return 1
-    if options.json:
+    code = write_comparison(options.evidence, simulations, header, heed_rows) if options.evidence else 0
+    if options.json and code == 0:
         print(json.dumps({"kernel_tuner": getattr(kernel_tuner, "__version__", ""), "simulations": simulations}, indent=1))
-    return 0
+    return code
 
 
 if __name__ == "__main__":

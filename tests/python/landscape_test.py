@@ -69,6 +69,17 @@ class Landscape(unittest.TestCase):
         simulation = {"file": str(self.file), "trials": 4, "seeds": 2, "searches": [{"searcher": "pso", "median": 0.25}, {"searcher": "mls"}]}
         table = landscape.comparison([simulation], header, rows)["table"].splitlines()
         self.assertEqual([line.split()[-1] for line in table[2:]], ["(1)", "50.00%", "25.00%", "-"])
+        stored, output = self.file.parent / "stored.json", self.file.parent / "comparison.json"
+        stored.write_text(json.dumps({"simulations": [simulation]}))
+        again = (self.file, "--beside", evidence, "--evidence", output, "--stored", stored, "--trials", 4)
+        self.assertEqual(self.call(*again, "--seeds", 2)[0], 0)
+        self.assertEqual(json.loads(output.read_text()), landscape.comparison([simulation], header, rows))
+        self.assertIn("not of 4 trials and 3 seeds", self.call(*again, "--seeds", 3)[2])
+        stored.write_text('{"simulations": []}')
+        self.assertIn("no searches of optimisers on", self.call(*again, "--seeds", 2)[2])
+        stored.write_text("[]")
+        self.assertEqual(self.call(*again, "--seeds", 2)[0], 2)
+        self.assertEqual(self.call(self.file, "--stored", stored)[0], 2)
         with self.assertRaisesRegex(landscape.LandscapeError, "no simulation on"):
             landscape.rows_of_heed([evidence], ["other.json"])
         evidence.write_text("{}")
