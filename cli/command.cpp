@@ -112,11 +112,27 @@ Workload WorkloadOptions::workload(const std::optional<QkvTensors>& tensors) con
 }
 
 void StoreOptions::add_to(CLI::App& app) {
-  app.add_option("--db", path, fmt::format("Database [{}]", default_database_path().string()));
+  app.add_option("--db", path, fmt::format("Database [{}]", file().string()));
+}
+
+std::filesystem::path StoreOptions::file() const {
+  if (!path.empty()) return path;
+  const std::filesystem::path usual = default_database_path();
+  const int layout = store::layout_of(usual);
+  if (layout == 0 || layout >= store::kSchemaVersion) return usual;
+  return usual.parent_path() / fmt::format("{}.layout{}{}", usual.stem().string(), store::kSchemaVersion,
+                                           usual.extension().string());
 }
 
 std::unique_ptr<store::Store> StoreOptions::open(store::Access access) const {
-  return std::make_unique<store::Store>(path.empty() ? default_database_path() : std::filesystem::path(path), access);
+  const std::filesystem::path chosen = file();
+  if (path.empty() && chosen != default_database_path() && !std::filesystem::exists(chosen)) {
+    // Nothing to read yet: the sentence about the older file tells more than that there is no newer one.
+    if (access == store::Access::read_only) return std::make_unique<store::Store>(default_database_path(), access);
+    fmt::print(stderr, "heed: {} is of an older Heed, and stays as it is; runs go to {}\n",
+               default_database_path().string(), chosen.string());
+  }
+  return std::make_unique<store::Store>(chosen, access);
 }
 
 void check_evidence_can_be_written(const std::filesystem::path& path) {

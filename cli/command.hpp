@@ -69,6 +69,10 @@ Variant admitted(const std::string& text, const Workload& workload, const Device
 struct StoreOptions {
   std::string path;
   void add_to(CLI::App& app);
+  /// The database: what --db names, else the default one. Where that was written by an older Heed it stays as it is,
+  /// and heed.layoutN.db beside it is this one's.
+  [[nodiscard]] std::filesystem::path file() const;
+  /// On stderr once, where a default database of an older Heed is left for a new one.
   [[nodiscard]] std::unique_ptr<store::Store> open(store::Access access) const;
 };
 

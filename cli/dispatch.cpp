@@ -2,9 +2,9 @@
 #include <fmt/format.h>
 
 #include "api/plan.hpp"
-#include "cli/champion_builds.hpp"
 #include "cli/command.hpp"
 #include "device/device.hpp"
+#include "dispatch/covering.hpp"
 #include "json/text.hpp"
 
 namespace heed::cli {
@@ -19,9 +19,17 @@ struct DispatchOptions {
   bool json = false;
 };
 
+// @throws Error(usage) for an architecture that is not known
+DeviceFacts device_of(const std::string& arch) {
+  if (arch.empty()) return choose_device(parse_device_choice("auto"));
+  if (arch == "cpu") return cpu_facts();
+  if (arch.starts_with("sm_") || arch.starts_with("compute_")) return dispatch::representative_gpu(arch);
+  return device_named(arch);
+}
+
 void run(const DispatchOptions& o, bool names_book) {
   const Workload workload = o.workload.workload(std::nullopt);
-  DeviceFacts device = o.arch == "cpu" ? cpu_facts() : device_of_arch(o.arch);
+  DeviceFacts device = device_of(o.arch);
   if (!o.device.empty()) device.name = o.device;
   api::Problem problem;
   const heed_problem dense = api::problem_of(workload, device.kind);
@@ -62,14 +70,17 @@ void add_dispatch(CLI::App& app, int& exit_code) {
   CLI::App* command =
       app.add_subcommand("dispatch", "The program that libheed runs for a workload, and the reason; needs no GPU");
   o->workload.add_to(*command);
-  command->add_option("--arch", o->arch, "sm_80, sm_86, sm_89, sm_90a, compute_80 or cpu (this one)")->required();
+  command->add_option("--arch", o->arch, "sm_80, sm_86, sm_89, sm_90a, compute_80, a level of CPUs as x86-64-v3, or cpu (this one) [this machine's "
+                      "GPU, else its CPU]");
   command->add_option("--device-name", o->device, "Name of the device: its own champions come first");
   command->add_option("--programs", o->programs, "The file of programs [HEED_PROGRAMS, else the library's own]");
   CLI::Option* book =
       command->add_option("--book", o->book, "The book, \"\" for none [HEED_BOOK, else the default one]");
   command->add_flag("--json", o->json, "Print JSON");
   command->footer(
-      "Example:\n  heed dispatch --shape b1h8l512d64 --arch sm_90a --device-name \"NVIDIA H100 80GB HBM3\"");
+      "Examples:\n"
+      "  heed dispatch --shape b1h8l512d64\n"
+      "  heed dispatch --shape b1h8l512d64 --arch sm_90a --device-name \"NVIDIA H100 80GB HBM3\"");
   command->callback([o, book] { run(*o, book->count() > 0); });
 }
 

@@ -53,11 +53,17 @@ void check_options_fit(const EvolveOptions& o, const CLI::App& app) {
 int run(const EvolveOptions& o, const CLI::App& app) {
   if (o.into_book) dispatch::expect_writable_book(book_path(o.book));
   if (!o.evidence.empty()) check_evidence_can_be_written(o.evidence);
+  std::optional<QkvTensors> tensors;
+  std::optional<Workload> workload;
+  // Wrong usage is told before anything is opened.
+  if (app.count("--resume") == 0) {
+    tensors = o.workload.tensors();
+    workload = o.workload.workload(tensors);
+  }
   const Workshop shop(o);
   const DeviceFacts& device = shop.device;
 
   record::RunOptions options;
-  std::optional<QkvTensors> tensors;
   std::optional<std::int64_t> resume;
   if (app.count("--resume") > 0) {
     const std::optional<store::RunRecord> stored = shop.store->find_run(o.resume);
@@ -133,8 +139,7 @@ int run(const EvolveOptions& o, const CLI::App& app) {
     }
     resume = o.resume;
   } else {
-    tensors = o.workload.tensors();
-    options = new_run(o, o.workload.workload(tensors), device);
+    options = new_run(o, *workload, device);
     options.tensors = o.workload.tensor_paths();
     if (tensors) options.tensors_digest = tensors->digest;
     if (!o.from.empty()) options.found = champions_from(o.from, options.workload, device, o.machine.json);

@@ -25,7 +25,7 @@ void readable(const StoreOptions& options, const std::string& what, const Body& 
   try {
     body();
   } catch (const nlohmann::json::exception& error) {
-    const std::string path = options.path.empty() ? default_database_path().string() : options.path;
+    const std::string path = options.file().string();
     throw Error(ErrorCode::store,
                 fmt::format("the database {} is damaged: {} holds what no Heed has written ({}); move it away, or name "
                             "another with --db",

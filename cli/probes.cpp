@@ -84,7 +84,7 @@ std::string probe_folder(const fs::path& folder, ErrorCode code) {
 }
 
 std::string probe_database(const StoreOptions& options) {
-  const fs::path path = options.path.empty() ? default_database_path() : fs::path(options.path);
+  const fs::path path = options.file();
   const auto store = options.open(store::Access::read_write);
   const std::size_t runs = store->runs().size();
   {

@@ -13,6 +13,7 @@
 #include "cli/command.hpp"
 #include "compile/embedded.hpp"
 #include "device/cpu_level.hpp"
+#include "dispatch/contract.hpp"
 #include "dispatch/covering.hpp"
 #include "dispatch/program_file.hpp"
 #include "json/text.hpp"
@@ -307,6 +308,13 @@ void verify(const FileOptions& o) {
     check_interrupt();
     (void)file->image(r);
   }
+  for (const dispatch::ProgramRecord& r : file->records())
+    if (const std::string& contract = dispatch::kernel_contract(r.workload); r.contract != contract)
+      throw Error(ErrorCode::programs,
+                  fmt::format("{} is whole, but holds programs for the kernel contract {}, and this Heed's is {}: its "
+                              "libheed refuses the file; make it anew with heed programs build",
+                              o.path, r.contract, contract),
+                  r.variant);
   if (o.json)
     print(json_text(json{{"file", o.path}, {"programs", file->records().size()}, {"whole", true}}, 1) + "\n");
   else
@@ -368,7 +376,7 @@ void add_programs(CLI::App& app, int& exit_code) {
   command->add_option("-o,--output", o->output, "The file of programs");
   command->callback([o, &exit_code] { exit_code = build(*o); });
   add_file_command(*programs, "list", "Print the programs of a file", list);
-  add_file_command(*programs, "verify", "Check every program of a file against its digest", verify);
+  add_file_command(*programs, "verify", "Check every program of a file against its digest, and that this libheed takes it", verify);
   programs->footer(
       "Examples:\n"
       "  heed programs build --arch sm_90a,sm_80,cpu -o heed.programs\n"

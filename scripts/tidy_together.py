@@ -7,6 +7,7 @@ includes them, of at most MOST files; every other stays one by itself, for its n
 compile_commands.json below BUILD/together. Prints a line for each, the longest first: its path, and behind tabs what it includes.
 """
 
+import argparse
 import json
 import re
 import sys
@@ -61,4 +62,8 @@ def main(build, *names):
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("build", metavar="BUILD")
+    parser.add_argument("sources", metavar="SOURCE", nargs="+")
+    options = parser.parse_args()
+    main(options.build, *options.sources)

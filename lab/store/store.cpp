@@ -4,9 +4,12 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <array>
 #include <chrono>
 #include <ctime>
+#include <fstream>
 #include <sstream>
+#include <string_view>
 
 #include "base/files.hpp"
 #include "heed/heed.hpp"
@@ -78,6 +81,17 @@ std::string utc_now() {
   char text[32];
   std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &parts);
   return text;
+}
+
+int layout_of(const std::filesystem::path& path) {
+  constexpr std::string_view kMagic = "SQLite format 3";
+  constexpr std::size_t kUserVersion = 60;  // four bytes, the highest first
+  std::array<char, 100> header{};
+  std::ifstream file(path, std::ios::binary);
+  if (!file.read(header.data(), header.size()) || std::string_view(header.data()) != kMagic) return 0;
+  int version = 0;
+  for (std::size_t i = 0; i < 4; ++i) version = version << 8 | static_cast<unsigned char>(header[kUserVersion + i]);
+  return version;
 }
 
 Store::Store(const std::filesystem::path& path, Access access) : database_(path, access) {

@@ -17,6 +17,10 @@ namespace heed::store {
 /// Layout of the tables. A file with a higher number was written by a newer Heed and is left alone.
 inline constexpr int kSchemaVersion = 10;
 
+/// The layout that the header of a database file names (https://www.sqlite.org/fileformat.html, user version); 0 where
+/// there is no file, or another one. Opens nothing.
+int layout_of(const std::filesystem::path& path);
+
 class Store {
  public:
   /// Creates the file and its tables when there are none. @throws Error(store)

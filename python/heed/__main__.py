@@ -76,7 +76,11 @@ def facts(shapes):
     library = c_api.library(str(folder / "libheed.so")).lib
     for name, kind, ordinal in devices():
         for text in shapes:
-            found["served"].append({"on": name, "workload": text, **explained(library, parse_workload(text), kind, ordinal)})
+            row = {"on": name, "workload": text, **explained(library, parse_workload(text), kind, ordinal)}
+            found["served"].append(row)
+            code, _, sentence = row.get("refused", "").partition(": ")
+            if code == "HEED_BAD_PROGRAMS" and f"nothing is served: {sentence}" not in missing:
+                missing.append(f"nothing is served: {sentence}")
     return found
 
 
@@ -104,7 +108,7 @@ def main(arguments=None):
         if row["on"] != device:
             device = row["on"]
             print(f"\n{device}")
-        print(f"  {row['workload']}\n    {row.get('runs') or row.get('refused')}\n    {row.get('because', '')}")
+        print("\n    ".join(filter(None, (f"  {row['workload']}", row.get("runs") or row.get("refused"), row.get("because")))))
     for sentence in found["missing"]:
         print(f"missing: {sentence}", file=sys.stderr)
     return 1 if found["missing"] else 0

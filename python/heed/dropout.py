@@ -54,6 +54,8 @@ def kept(dropout_p, dropout_seed, dropout_offset, sizes, device="cpu", first_ent
 def dropout_mask(dropout_p, dropout_seed, dropout_offset, sizes, device="cpu"):
     """What heed.attention with this dropout keeps: a boolean tensor of `sizes` (batch, heads, len_q, len_k).
 
-    Of a ragged batch (heed.attention_varlen) rows and keys are counted from each entry's own first.
+    Of a ragged batch (heed.attention_varlen) rows and keys are counted from each entry's own first. Raises ValueError for other sizes.
     """
+    if len(sizes) != 4:
+        raise ValueError(f"heed.dropout_mask(): sizes are {tuple(sizes)}; they must be four, (batch, heads, len_q, len_k)")
     return is_kept(dropout_p, dropout_seed, dropout_offset, sizes, device)

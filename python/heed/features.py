@@ -128,7 +128,7 @@ def _check_dropout(name, f):
 
 def converted(name, argument, tensor, dtype):
     if tensor.is_floating_point() != dtype.is_floating_point or tensor.dtype == torch.bool or tensor.is_complex():
-        raise ValueError(f"{name}: {argument} is of {tensor.dtype}; it must be {dtype}, or another of its kind")
+        raise ValueError(f"{name}: {argument} is of {tensor.dtype}; it must be {dtype}, or another type of {'floating point' if dtype.is_floating_point else 'integers'}")
     return tensor.to(dtype).contiguous()
 
 

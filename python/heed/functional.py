@@ -25,11 +25,12 @@ def scaled_dot_product_attention(query, key, value, attn_mask=None, dropout_p=0.
         if recording is not None:
             return recording.sdpa(_sdpa, query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
         return _sdpa(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
-    except (RuntimeError, AttributeError):
+    except (RuntimeError, AttributeError) as error:
         # An operator reports arguments of a wrong type as RuntimeError; PyTorch's function says which, as TypeError.
-        if all(isinstance(tensor, torch.Tensor) for tensor in (query, key, value)) and isinstance(attn_mask, (torch.Tensor, type(None))):
+        are_tensors = all(isinstance(tensor, torch.Tensor) for tensor in (query, key, value)) and isinstance(attn_mask, (torch.Tensor, type(None)))
+        if are_tensors and "Expected a value of type" not in str(error):
             raise
-        return torch.nn.functional.scaled_dot_product_attention(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
+        return torch.nn.functional.scaled_dot_product_attention(query, key, value, attn_mask, dropout_p=dropout_p, is_causal=is_causal, scale=scale, enable_gqa=enable_gqa)
 
 
 def attention(
@@ -184,6 +185,9 @@ def _attention(query, key, value, masking, f, return_lse, precision=0):
     except RuntimeError as error:
         if query.is_meta or type(query) is not torch.Tensor:
             raise
+        if 0 in (query.numel(), key.numel(), value.numel()):
+            o, lse = _of_nothing(query, key, value, f)
+            return (o, lse) if return_lse else o
         refused = _refusal(query, key, value, masking, True, f, precision)
         if refused is None:
             raise
@@ -191,6 +195,19 @@ def _attention(query, key, value, masking, f, return_lse, precision=0):
             o, lse = _precision_by_entries(query, key, value, masking, f, precision)
             return (o, lse) if return_lse else o
         raise NotImplementedError(refused) from error
+
+
+def _of_nothing(query, key, value, f):
+    """(O, log-sum-exp) of tensors without elements: rows of zeros, if any, which see no key. Gradients are zeros too."""
+    o = query.new_zeros(*query.shape[:-1], value.shape[-1])
+    if query.dim() == 4 and unfused.is_length_outer(query):
+        o = o.transpose(1, 2).contiguous().transpose(1, 2)
+    heads_first = query.shape[:-1] if query.dim() == 4 else (query.shape[1], query.shape[0])
+    lse = query.new_full(heads_first, -math.inf, dtype=torch.float32)
+    if f.sinks is not None:
+        lse = f.sinks.float().unsqueeze(-1).expand(heads_first).clone()
+    # Sums of no elements: what autograd follows.
+    return o + sum(tensor[..., :0].sum() for tensor in (query, key, value)), lse
 
 
 def _precision_by_entries(query, key, value, masking, f, precision):
@@ -293,6 +310,8 @@ def _checked_ragged_call(query, key, value, causal, window, alignment, scale, f,
 
 def _of_positive_scale(query, scale):
     """Queries and a scale above zero of the same scores, where the scale is zero or less: products of negated numbers are the negated ones to the last bit."""
+    if isinstance(scale, str):
+        raise TypeError(f"the scale is {scale!r}; it must be a number, or None for 1 / sqrt(dim)")
     if scale is None or not -math.inf < scale <= 0 or quantised.is_quantised(query):
         return query, scale
     return (-query, -scale) if scale < 0 else (query * 0, 1.0)
@@ -305,6 +324,8 @@ def _check_tensors(name, query, key, value, dims, key_dims):
             raise TypeError(f"{name}: {argument} must be a Tensor, not {type(tensor).__name__}")
         if tensor.dim() != dim:
             raise ValueError(f"{name}: {argument} has {tensor.dim()} dimensions; it must have {dim}: {shapes[dim]}")
+        if tensor.layout != torch.strided:
+            raise NotImplementedError(f"{name}: {argument} is {tensor.layout}; it must be a dense tensor: {argument}.to_dense() makes one")
     if not query.dtype == key.dtype == value.dtype and not any(quantised.is_quantised(tensor) for tensor in (query, key, value)):
         raise ValueError(f"{name}: query, key and value must have one dtype, not {query.dtype}, {key.dtype} and {value.dtype}")
     if not query.device == key.device == value.device:
@@ -321,13 +342,25 @@ def _check_sizes(name, query, key, value, size):
         raise ValueError(f"{name}: {heads} query heads do not divide among {heads_kv} key heads; the first must be a multiple of the second")
 
 
+def _window(name, window):
+    """The two numbers of keys of a window, -1 for all. Raises TypeError and ValueError."""
+    if window is None:
+        return -1, -1
+    if not isinstance(window, (tuple, list)) or len(window) != 2:
+        raise TypeError(f"{name}: window is {window!r}; it must be (left, right), how many keys before a query's own and after it are seen, None for all of them")
+    left, right = (-1 if bound is None else bound for bound in window)
+    if isinstance(left, float) or isinstance(right, float) or left < -1 or right < -1:
+        raise ValueError(f"{name}: window is {window}; both numbers of keys must be whole and 0 or more, or None for all")
+    return left, right
+
+
 def _masking(name, len_q, len_k, same_lengths, causal, window, alignment, scale):
     """(mask, window_left, window_right, scale) of heed::forward. Raises ValueError."""
     if scale is not None and not 0 < scale < math.inf:
         raise ValueError(f"{name}: the scale is {scale}; it must be finite, above zero beside queries of 8 bits, or None for 1 / sqrt(dim)")
-    left, right = (-1 if bound is None else bound for bound in (window or (None, None)))
-    if left < -1 or right < -1:
-        raise ValueError(f"{name}: window is {window}; both numbers of keys must be 0 or more, or None for all")
+    if isinstance(causal, str):
+        raise TypeError(f'{name}: causal is {causal!r}; it must be True or False, and alignment says "top_left" or "bottom_right"')
+    left, right = _window(name, window)
     if alignment not in (None, "top_left", "bottom_right"):
         raise ValueError(f'{name}: alignment is {alignment!r}; it must be "top_left" or "bottom_right"')
     if causal and right > 0:

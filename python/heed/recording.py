@@ -154,10 +154,17 @@ def record(path=None, *, tensors=False, by="torch"):
               it has them
 
     Yields a Recording. One recording at a time; a traced or compiled function is recorded by what it calls while it is traced, so record
-    the model as it was before torch.compile. Raises RuntimeError within another recording or heed.sdpa(), ValueError for another `by`.
+    the model as it was before torch.compile. Raises RuntimeError within another recording or heed.sdpa(), ValueError for another `by`, and
+    FileNotFoundError or IsADirectoryError for a path that cannot be a file, before anything runs.
     """
     if by not in ("torch", "heed"):
         raise ValueError(f'heed.record(): by is {by!r}; it must be "torch" or "heed"')
+    if path is not None:
+        # What could not be written would be known when the model has run.
+        if Path(path).is_dir():
+            raise IsADirectoryError(f"heed.record(): {path} is a folder; name a file")
+        if not Path(path).parent.is_dir():
+            raise FileNotFoundError(f"heed.record(): there is no folder {Path(path).parent}; make it, or name another file")
     if override._installed:
         raise RuntimeError("heed.record() within heed.sdpa() or after heed.install(): both stand in the place of one function; leave that first")
     if not _lock.acquire(blocking=False):

@@ -5,16 +5,39 @@ layer.
 https://huggingface.co/docs/transformers/attention_interface
 """
 
+import sys
 from typing import NamedTuple
 
 import torch
 from torch.utils._pytree import tree_map
-from transformers import masking_utils
+from transformers import PreTrainedModel, masking_utils
 from transformers.utils.import_utils import is_tracing
 
 
 # Models that join numbers to a mask, which only "eager" makes of numbers.
 _ADD_TO_MASKS = {"deepseek_v4"}
+
+
+def _subclasses(kind):
+    for one in kind.__subclasses__():
+        yield one
+        yield from _subclasses(one)
+
+
+@torch.compiler.assume_constant_result
+def computes_attention_itself(model_type):
+    """Whether the models of a type have attention of their own, as Bloom: their modules know nothing of the attention interface, and they
+    add the mask of "eager" to scores whatever the implementation is called. A type without a class of a model is none."""
+    if model_type not in _COMPUTES_ITSELF:
+        modules = {one.__module__ for one in _subclasses(PreTrainedModel) if getattr(getattr(one, "config_class", None), "model_type", None) == model_type}
+        if not modules:
+            return False
+        _COMPUTES_ITSELF[model_type] = not any(hasattr(sys.modules[name], "ALL_ATTENTION_FUNCTIONS") for name in modules)
+    return _COMPUTES_ITSELF[model_type]
+
+
+# By type, once a class of it was there. The decoder of BigBirdPegasus asks the interface, its encoder does not.
+_COMPUTES_ITSELF = {"bigbird_pegasus": True}
 
 
 class Visible(NamedTuple):
@@ -127,6 +150,8 @@ def mask(
     which waits for the device once a call as "sdpa" does; nothing is read while a graph is traced or captured. While torch.compile traces,
     a Visible stands in for a PositionMask.
 
+    A model with attention of its own gets the mask of "eager", numbers of `dtype` that it adds to its scores, and computes what it does then.
+
     Raises NotImplementedError for a model that needs the mask of "eager", which is of numbers.
 
     No result is None for several queries: None would hide keys or not by a module's attribute is_causal, which models for "eager" alone lack.
@@ -139,6 +164,8 @@ def mask(
         **{"mask_function": mask_function, "attention_mask": attention_mask, "local_size": local_size, "device": device},
         **others,
     }
+    if model_type is not None and computes_attention_itself(model_type):
+        return masking_utils.eager_mask(**arguments, allow_is_bidirectional_skip=allow_is_bidirectional_skip)
     skips = {"allow_is_causal_skip": allow_is_causal_skip, "allow_is_bidirectional_skip": allow_is_bidirectional_skip}
     is_traced = is_tracing(attention_mask)
     # torch.compile traces neither reads of padding nor a comparison of closures.

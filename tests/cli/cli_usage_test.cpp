@@ -7,6 +7,8 @@
 
 #include "cli/command_line.hpp"
 #include "device/cpu_level.hpp"
+#include "dispatch/program_file.hpp"
+#include "store/store.hpp"
 #include "tensors/safetensors.hpp"
 
 namespace heed {
@@ -131,6 +133,49 @@ TEST_F(Cli, BadDatabasesAreNamedAndKept) {
   expect_refusal("runs " + db(), 1, "corrupt or no SQLite database");
   expect_refusal(tiny_evolution(), 1, "corrupt or no SQLite database");
   EXPECT_EQ(read_file(folder_.file("a.db"), ErrorCode::internal), junk);
+}
+
+// A newer Heed goes on with a file of its own where the default database is an older one's.
+TEST_F(Cli, TheDefaultDatabaseOfAnOlderHeedStays) {
+  const std::string data = "XDG_DATA_HOME=" + folder_.file("data");
+  const std::string usual = folder_.file("data/heed/heed.db");
+  std::filesystem::create_directories(folder_.file("data/heed"));
+  store::Database(usual, store::Access::read_write).execute("PRAGMA user_version = 1");
+  const std::string before = read_file(usual, ErrorCode::internal);
+  const std::string newer = folder_.file(fmt::format("data/heed/heed.layout{}.db", store::kSchemaVersion));
+
+  expect_refusal("evolve --shape banana", 2, "unknown dimension", data);
+  expect_refusal("runs", 1, "layout 1, written by an older Heed", data);
+  EXPECT_FALSE(std::filesystem::exists(newer));
+  const Printed begun = heed_command("insights harvest", data);
+  EXPECT_EQ(begun.code, 0) << begun.err;
+  EXPECT_EQ(begun.err, fmt::format("heed: {} is of an older Heed, and stays as it is; runs go to {}\n", usual, newer));
+  EXPECT_EQ(heed_command("insights harvest", data).err, "");
+  EXPECT_EQ(heed_command("runs", data).code, 0);
+  EXPECT_THAT(heed_command("runs --help", data).out, ::testing::HasSubstr(newer));
+  EXPECT_EQ(read_file(usual, ErrorCode::internal), before);
+}
+
+TEST_F(Cli, DispatchTakesEveryArchitectureOfFilesOfPrograms) {
+  const std::string none = " --book \"\" --programs " + folder_.file("none.programs");
+  for (const char* arch : {"", "--arch cpu", "--arch compute_80", "--arch sm_90a", "--arch x86-64-v3"})
+    expect_refusal(fmt::format("dispatch --shape b1h8l512d64 {}", arch) + none, 1, "cannot read");
+  expect_refusal("dispatch --shape b1h8l512d64 --arch sm_42" + none, 2, "unknown GPU architecture");
+  expect_refusal("dispatch --shape b1h8l512d64 --arch pentium" + none, 2, "unknown architecture");
+}
+
+TEST_F(Cli, ProgramsOfAnotherContractAreToldByVerify) {
+  dispatch::ProgramFileWriter writer("5555555555555555");
+  dispatch::ProgramRecord record;
+  record.arch = "x86-64-v3";
+  record.workload = "b1h1l40d16:fp32";
+  record.variant = "fwd_cpu";
+  record.origin = "rule";
+  record.contract = "1234567812345678";
+  writer.add(record, "image");
+  write_file_atomically(folder_.file("old.programs"), writer.bytes(), ErrorCode::internal);
+  expect_refusal("programs verify " + folder_.file("old.programs"), 1,
+                 "is whole, but holds programs for the kernel contract 1234567812345678");
 }
 
 TEST_F(Cli, ProgramsAreBuiltForCpuLevels) {

@@ -171,6 +171,9 @@ class SameAsPyTorch(unittest.TestCase):
         self.check(q, k, v, "mask")
         self.check(q.long(), k.long(), v.long())
         self.check(q.flatten(), k.flatten(), v.flatten())
+        self.check(q, k, v, scale="half")
+        self.check(q, k, v, is_causal="yes")
+        self.check(q, k, v, dropout_p="none")
 
     def test_dropout_follows_pytorchs_generator(self):
         q, k, v = tensors((2, 4, 4, 16, 16, 64, 64), torch.float32, "cpu")
@@ -203,10 +206,28 @@ class Refusals(unittest.TestCase):
         self.refused(ValueError, "4 query heads do not divide among 3", q, torch.zeros(1, 3, 8, 64), torch.zeros(1, 3, 8, 64))
         self.refused(ValueError, "the scale is inf", scale=math.inf)
         self.refused(ValueError, "the scale is nan", scale=math.nan)
+        self.refused(TypeError, "the scale is 'half'; it must be a number", scale="half")
         self.refused(ValueError, "window is", window=(-2, 0))
+        self.refused(ValueError, "must be whole and 0 or more", window=(1.5, 0))
+        for window in (8, 0, True, "8", [3], (1, 2, 3)):
+            self.refused(TypeError, r"it must be \(left, right\)", window=window)
+        self.refused(TypeError, "causal is 'bottom_right'; it must be True or False, and alignment says", causal="bottom_right")
+        self.refused(NotImplementedError, r"query is torch.sparse_coo; it must be a dense tensor: query.to_dense\(\)", q.to_sparse(), k, v)
         self.refused(ValueError, "after it", causal=True, window=(1, 1))
         self.refused(ValueError, "alignment is 'left'", causal=True, alignment="left")
         self.refused(ValueError, "needs alignment", q[:, :, :3], k, v, causal=True)
+
+    def test_tensors_without_elements(self):
+        for sizes, features in (((0, 4, 2, 8, 8), {}), ((2, 4, 2, 0, 8), {}), ((2, 4, 2, 8, 0), {}), ((2, 4, 2, 8, 0), {"sinks": torch.ones(4)})):
+            with self.subTest(sizes, features=features):
+                leaves = [tensor.requires_grad_() for tensor in tensors((*sizes, 64, 32), torch.float32, "cpu", "blhd")]
+                o, lse = heed.attention(*leaves, **features, return_lse=True)
+                self.assertTrue(torch.equal(o, torch.zeros(*sizes[:2], sizes[3], 32)) and o.shape == (*sizes[:2], sizes[3], 32))
+                self.assertTrue(torch.equal(lse, torch.full(o.shape[:3], 1.0 if features else -math.inf)))
+                for leaf, gradient in zip(leaves, torch.autograd.grad(o.sum(), leaves)):
+                    self.assertTrue(torch.equal(gradient, torch.zeros_like(leaf)))
+        rows, none = torch.randn(0, 4, 64), torch.tensor([0, 0])
+        self.assertEqual(heed.attention_varlen(rows, rows, rows, cu_seqlens_q=none, cu_seqlens_k=none, max_len_q=5, max_len_k=5).shape, (0, 4, 64))
 
     def test_scales_of_zero_and_less(self):
         for scale in (-0.3, 0.0, -0.0):

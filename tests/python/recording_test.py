@@ -87,6 +87,9 @@ class Recordings(unittest.TestCase):
 
     def test_the_file_is_written_after_an_exception_too(self):
         with tempfile.TemporaryDirectory() as folder:
+            for wrong, error in ((Path(folder) / "none" / "calls.json", FileNotFoundError), (folder, IsADirectoryError)):
+                with self.assertRaises(error), heed.record(wrong):
+                    self.fail("the model ran, and its calls could not be kept")
             path = Path(folder) / "calls.json"
             with self.assertRaises(ZeroDivisionError), heed.record(path, tensors=True):
                 F.scaled_dot_product_attention(self.q, self.k, self.v)

@@ -64,10 +64,15 @@ def require_transformers():
 
 def made(name, seed=0, dtype=torch.float32, **changes):
     """A model with N(0, 1.5 / fan_in) weights, lively enough that each generated token depends on the attention before it."""
+    model_class, config_class, arguments, _ = MODELS[name]
+    return made_of(model_class, config_class, {**arguments, **changes}, seed, dtype)
+
+
+def made_of(model_class, config_class, arguments, seed=0, dtype=torch.float32):
+    """`made` of a class and a configuration that MODELS need not have."""
     import transformers
 
-    model_class, config_class, arguments, _ = MODELS[name]
-    model = getattr(transformers, model_class)(getattr(transformers, config_class)(**{**arguments, **changes}))
+    model = getattr(transformers, model_class)(getattr(transformers, config_class)(**arguments))
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in model.parameters():
