@@ -292,8 +292,10 @@ def _checked_ragged_call(query, key, value, causal, window, alignment, scale, f,
     if f.key_lengths is not None and not paged:
         raise ValueError(f"{name}: cu_seqlens_k says how many keys an entry has; leave key_lengths out")
     for argument, length in (("max_len_q", f.max_len_q), ("max_len_k", f.max_len_k)):
-        if not (isinstance(length, int) and length > 0):
-            raise ValueError(f"{name}: {argument} is {length}; it must be a positive number")
+        if not (isinstance(length, int) and length >= 0):
+            raise ValueError(f"{name}: {argument} is {length}; it must be a whole number, 0 or more")
+    # Of a batch whose entries are all empty it is 0, where any bound holds.
+    f.max_len_q, f.max_len_k = f.max_len_q or 1, f.max_len_k or 1
     if not isinstance(f.cu_seqlens_q, torch.Tensor) or f.cu_seqlens_q.dim() != 1 or f.cu_seqlens_q.shape[0] < 2:
         raise ValueError(f"{name}: cu_seqlens_q must be a Tensor (batch + 1)")
     if paged:

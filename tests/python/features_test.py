@@ -260,7 +260,7 @@ class Ragged(unittest.TestCase):
             ("cu_seqlens_k", {"cu_seqlens_k": cu_k[:-1]}),
             ("cu_seqlens_k", {"cu_seqlens_k": None}),
             ("key_lengths", {"key_lengths": cu_q[1:]}),
-            ("max_len_q", {"max_len_q": 0}),
+            ("max_len_q", {"max_len_q": -1}),
             ("max_len_k", {"max_len_k": 1.5}),
         ):
             with self.subTest(names=names), self.assertRaisesRegex(ValueError, names):

@@ -228,6 +228,9 @@ class Refusals(unittest.TestCase):
                     self.assertTrue(torch.equal(gradient, torch.zeros_like(leaf)))
         rows, none = torch.randn(0, 4, 64), torch.tensor([0, 0])
         self.assertEqual(heed.attention_varlen(rows, rows, rows, cu_seqlens_q=none, cu_seqlens_k=none, max_len_q=5, max_len_k=5).shape, (0, 4, 64))
+        self.assertEqual(heed.attention_varlen(rows, rows, rows, cu_seqlens_q=none, cu_seqlens_k=none, max_len_q=0, max_len_k=0).shape, (0, 4, 64))
+        o = heed.attention_varlen(torch.randn(3, 4, 64), rows, rows, cu_seqlens_q=torch.tensor([0, 3]), cu_seqlens_k=none, max_len_q=3, max_len_k=0)
+        self.assertTrue(torch.equal(o, torch.zeros(3, 4, 64)))
 
     def test_scales_of_zero_and_less(self):
         for scale in (-0.3, 0.0, -0.0):
