@@ -40,7 +40,7 @@ TEST(GpuBuilds, Sm80DefaultsOf8BitsHaveNoSpills) {
   }
 }
 
-// What features take of registers, tiles of their own leave (sm90_fp8::registers_needed).
+// Tiles are smaller where features take registers (sm90_fp8::registers_needed).
 TEST(GpuBuilds, Sm90Fp8DefaultsWithFeaturesHaveNoSpills) {
   if (!has_nvrtc()) HEED_LACKS("nvrtc", "libnvrtc cannot be loaded");
   const Family& family = find_family("fwd_sm90_fp8");

@@ -55,7 +55,7 @@ TEST(Sm90Fp8, TakesLengthsPagesSinksAndASoftcap) {
     EXPECT_EQ(fp8_refusal(shape), "") << shape;
     EXPECT_EQ(default_family(parse_workload(shape), gpu_of_fp8("sm_90a")).name(), "fwd_sm90_fp8") << shape;
   }
-  // What it refuses fwd_sm80 runs.
+  // Refused workloads are those of fwd_sm80.
   for (const auto& [shape, reason] :
        {std::pair{"h2l64d64:page=12:quantised=qkv/e4m3/head", "12 keys is no multiple of"},
         {"h2l64d64:page=64:quantised=q/e4m3/head+k/e4m3/block64+v/e4m3/head", "in pages"},
