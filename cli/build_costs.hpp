@@ -14,8 +14,8 @@
 namespace heed::cli {
 
 /// By architecture. Variants that are one program, launched in other ways, are built once and counted so. A program out
-/// of the cache counts with the time of its build, so that a build that was broken off and taken up again gives the same
-/// sums as one in one go.
+/// of the cache counts with the time of its build, so that a build that was broken off and taken up again gives the
+/// same sums as one in one go.
 class BuildCosts {
  public:
   void add(const std::string& arch, const jit::Artifact& artifact);

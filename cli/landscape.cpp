@@ -256,20 +256,19 @@ void add_simulate(CLI::App& app, int& exit_code) {
       ->capture_default_str()
       ->check(CLI::Range(1, 1000));
   command
-      ->add_option("--under-way", o->under_way,
-                   "Trials under way at a time, none of which the next one rests on: as many as one GPU has; 0 for whole "
-                   "generations one after the other, as on a CPU")
+      ->add_option(
+          "--under-way", o->under_way,
+          "Trials under way at a time, none of which the next one rests on: as many as one GPU has; 0 for whole "
+          "generations one after the other, as on a CPU")
       ->capture_default_str()
       ->check(CLI::Range(0, 1000));
   command->add_option("--drafts", o->drafts, "Drafts of a trial, of which the one that reads fastest is tried")
       ->capture_default_str()
       ->check(CLI::Range(1, 1000));
-  command
-      ->add_option("--noise", o->noise, "Relative standard deviation of one reading of a draft, as 0.01")
+  command->add_option("--noise", o->noise, "Relative standard deviation of one reading of a draft, as 0.01")
       ->capture_default_str()
       ->check(CLI::Range(0.0, 1.0));
-  command
-      ->add_option("--refused", o->refused, "Share of the points that the gate refuses, whatever their drafts read")
+  command->add_option("--refused", o->refused, "Share of the points that the gate refuses, whatever their drafts read")
       ->capture_default_str()
       ->check(CLI::Range(0.0, 1.0));
   command->add_option("--evidence", o->evidence, "Also write the result into this file, as evidence");

@@ -40,10 +40,9 @@ void Drafting::look_at(Draft& draft, double best) {
   if (const store::TrialRecord* duplicate = duplicate_of(run_, variant, draft.outcome))
     draft.give_up(as_duplicate_of(*duplicate));
   else
-    draft.take(trial_runner_->screen(variant, draft.outcome,
-                                     {.most_replays = kReplays,
-                                      .hopeless_below = kHopelessLook * best,
-                                      .timed_at = run_.timed_at}));
+    draft.take(trial_runner_->screen(
+        variant, draft.outcome,
+        {.most_replays = kReplays, .hopeless_below = kHopelessLook * best, .timed_at = run_.timed_at}));
 }
 
 void Drafting::draft(int generation, const std::vector<Space>& where, std::vector<Individual> history,
@@ -55,8 +54,7 @@ void Drafting::draft(int generation, const std::vector<Space>& where, std::vecto
   for (int round = 0;; ++round) {
     for (std::size_t i = 0; i < places.size(); ++i)
       for (std::size_t n = known[i]; n < places[i].drafts.size(); ++n)
-        start_build(run_, places[i].drafts[n],
-                    build_turn(generation, places[i].drafts.front().proposal.place));
+        start_build(run_, places[i].drafts[n], build_turn(generation, places[i].drafts.front().proposal.place));
     // On a GPU the first finished build is timed while the others are compiled. On a CPU the compiler would disturb
     // what is timed, so all builds come first.
     if (run_.device.kind == DeviceKind::cpu)

@@ -2,8 +2,8 @@
 ///
 /// No device waits for another one, and none for the end of a generation: where no place is left, the next ones are
 /// proposed from the trials that are finished, and what is under way counts as known. So proposals are a function of
-/// the seed and of the order in which trials finished. How many were finished when places were proposed is stored, and a
-/// resumed run proposes all of them again, whatever devices it has.
+/// the seed and of the order in which trials finished. How many were finished when places were proposed is stored, and
+/// a resumed run proposes all of them again, whatever devices it has.
 #pragma once
 
 #include <cstddef>

@@ -84,8 +84,8 @@ SharedSearch::SharedSearch(RunContext& run, std::vector<DeviceOfRun> devices, do
       note_in_base(devices[i].name, {{"us", stored->base.at("us")}, {"self_ratio", stored->base.at("self_ratio")}});
     }
     statuses_.push_back({.name = devices[i].name});
-    auto station = std::make_unique<Station>(run, std::move(devices[i]), base, self_spread,
-                                             [this, i](const std::string& text) { say(i, text); }, lanes);
+    auto station = std::make_unique<Station>(
+        run, std::move(devices[i]), base, self_spread, [this, i](const std::string& text) { say(i, text); }, lanes);
     stations_.push_back(station.get());
     judges_.push_back(std::move(station));
   }
@@ -132,8 +132,8 @@ Planner::Generation SharedSearch::places_for(const Planner::Batch& batch,
   for (const Proposal& p : under_way)
     knowledge->individuals.push_back({-1, batch.generation, p.island, p.config, false, 0, p.space, true, true});
   Planner::Generation proposed;
-  proposed.places = places_of(evolve::propose(run_.options.strategy, knowledge->spaces, batch.generation,
-                                              knowledge->individuals, batch.slots));
+  proposed.places = places_of(
+      evolve::propose(run_.options.strategy, knowledge->spaces, batch.generation, knowledge->individuals, batch.slots));
   proposed.knowledge = std::move(knowledge);
   return proposed;
 }

@@ -22,9 +22,9 @@ namespace heed::evolve {
 /// Screenings of a draft in one round: those of later ones are built while another device may time something.
 inline constexpr int kMostDraftsOnProcessors = kDraftsARound;
 
-/// Places under way at a time on a GPU that is alone: one has the device, the others are built. A trial rests on all but
-/// the last two before it; those of a generation of five that is proposed whole, with another one under way, on all but
-/// three on average. A fourth would save 4% of a search, and its regret on recorded landscapes is larger.
+/// Places under way at a time on a GPU that is alone: one has the device, the others are built. A trial rests on all
+/// but the last two before it; those of a generation of five that is proposed whole, with another one under way, on all
+/// but three on average. A fourth would save 4% of a search, and its regret on recorded landscapes is larger.
 inline constexpr int kPlacesOfOneGpu = 3;
 /// Of each of several GPUs: a trial rests on none of all that are under way.
 inline constexpr int kPlacesOfAGpu = 2;

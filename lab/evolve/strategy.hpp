@@ -51,9 +51,9 @@ struct Individual {
   int island = 0;
   Config config;
   bool ok = false;
-  double certain = 0;     ///< base time / trial time: the lower end of its interval, which is certain
-  int space = 0;          ///< which of the spaces its config is of
-  bool is_draft = false;  ///< one that was looked at and not chosen: known, but no trial and no parent
+  double certain = 0;         ///< base time / trial time: the lower end of its interval, which is certain
+  int space = 0;              ///< which of the spaces its config is of
+  bool is_draft = false;      ///< one that was looked at and not chosen: known, but no trial and no parent
   bool is_under_way = false;  ///< a draft of a trial that is not finished: regroup() leaves its way of sharing alone
 };
 
@@ -102,14 +102,14 @@ struct Slots {
   int count = std::numeric_limits<int>::max();  ///< up to the generation's end
 };
 
-/// The proposals of one generation, or of some of its trials: for each of options.population trials options.drafts of them, but kDraftsARound at
-/// most, one after the other, fewer only when the space holds no more. None equals an earlier trial, a draft of one, or
-/// another of the same generation. Defaults and what is known from elsewhere have a trial to themselves: they are worth
-/// one whatever its screening says. A search of several spaces begins with the default of each, and tries that of the
-/// first made for its workload alone (Knob::known) with the first generation, or next to it; behind the defaults comes
-/// what earlier runs found (Space::found). Elites compete whatever their space, so that the better one gets the trials.
-/// Those that share out the work as the best does leave some places to the best others that are nearly as fast: another
-/// way seldom wins before its knobs suit it.
+/// The proposals of one generation, or of some of its trials: for each of options.population trials options.drafts of
+/// them, but kDraftsARound at most, one after the other, fewer only when the space holds no more. None equals an
+/// earlier trial, a draft of one, or another of the same generation. Defaults and what is known from elsewhere have a
+/// trial to themselves: they are worth one whatever its screening says. A search of several spaces begins with the
+/// default of each, and tries that of the first made for its workload alone (Knob::known) with the first generation, or
+/// next to it; behind the defaults comes what earlier runs found (Space::found). Elites compete whatever their space,
+/// so that the better one gets the trials. Those that share out the work as the best does leave some places to the best
+/// others that are nearly as fast: another way seldom wins before its knobs suit it.
 /// @param spaces the first is that of the base
 /// @param history every trial that may be known, in order, every draft, and what is under way
 std::vector<Proposal> propose(const StrategyOptions& options, std::span<const Space> spaces, int generation,

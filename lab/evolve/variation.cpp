@@ -27,8 +27,7 @@ Variation::Variation(std::span<const Space> spaces, const std::vector<Individual
       if ((*one.knobs)[i].shares_work) together.push_back(i);
   }
   for (const Individual& individual : history)
-    if (individual.is_under_way)
-      under_way_.emplace(individual.space, sharing(individual.space, individual.config));
+    if (individual.is_under_way) under_way_.emplace(individual.space, sharing(individual.space, individual.config));
 }
 
 void Variation::take(const Proposal& proposal) {

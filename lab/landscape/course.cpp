@@ -117,8 +117,8 @@ class Follower {
       for (; read < place.drafts.size(); ++read)
         history.push_back(as_draft(place.drafts[read].proposal, place.generation, place.drafts[read].reads()));
       if (static_cast<int>(place.drafts.size()) >= options_.drafts || place.best().reads() == 0) break;
-      std::vector<Proposal> more = evolve::refine(options_, {&space_, 1}, place.generation, round, history,
-                                                  {place.best().proposal});
+      std::vector<Proposal> more =
+          evolve::refine(options_, {&space_, 1}, place.generation, round, history, {place.best().proposal});
       for (Proposal& p : more)
         if (static_cast<int>(place.drafts.size()) < options_.drafts) place.drafts.push_back({std::move(p)});
       if (more.empty()) break;

@@ -48,8 +48,7 @@ struct ToyRun {
   }
   void finish(const Job& job, bool ok = true) {
     const Proposal& p = job.place.drafts.front().proposal;
-    history.push_back(
-        {static_cast<int>(history.size()), job.generation, p.island, p.config, ok, toy.score(p.config)});
+    history.push_back({static_cast<int>(history.size()), job.generation, p.island, p.config, ok, toy.score(p.config)});
     taken.emplace_back(std::pair{job.generation, job.index});
     planner.finish(job.generation, job.index);
   }

@@ -148,8 +148,7 @@ TEST(Evidence, WorkloadsAreThoseOfTheCommandLine) {
   EXPECT_EQ(workload_of({{"workload", "b1h2l64d64:fp16 (fp8)"}}), "b1h2l64d64:fp16:quantised=qkv/e4m3/head");
   EXPECT_EQ(workload_of({{"workload", "b1h2l64d64:fp16:causal_top_left (int8_smooth)"}}),
             "b1h2l64d64:fp16:causal_top_left:quantised=q/int8/block32+k/int8/block64");
-  EXPECT_EQ(workload_of({{"workload", "b2h2l64d64:bf16:key_lengths (lengths full)"}}),
-            "b2h2l64d64:bf16:key_lengths");
+  EXPECT_EQ(workload_of({{"workload", "b2h2l64d64:bf16:key_lengths (lengths full)"}}), "b2h2l64d64:bf16:key_lengths");
   EXPECT_EQ(workload_of({{"workload", "b1h2l64d64:fp16"}}), "b1h2l64d64:fp16");
   EXPECT_EQ(workload_of({{"workload", "a name (of its own)"}, {"text", "b1h2l64d64:fp16:quantised=kv/e5m2/token"}}),
             "b1h2l64d64:fp16:quantised=kv/e5m2/token");
