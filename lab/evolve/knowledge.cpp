@@ -11,22 +11,35 @@ std::string digest_of_edits(const store::TrialRecord& trial) {
   return trial.edits.is_object() ? trial.edits.value("digest", std::string()) : std::string();
 }
 
+void add_individuals(const RunContext& run, const store::TrialRecord& t, int generation, std::vector<Individual>& to) {
+  const Variant variant = run.variant_of(t);
+  to.push_back(
+      {t.number, t.generation, t.island, values_of(variant), t.ok(), t.ratio_low, run.space_of(variant, generation)});
+  for (const store::DraftRecord& draft : t.drafts) {
+    if (draft.config == t.config && draft.edits == digest_of_edits(t)) continue;
+    const Variant drafted = parse_variant(draft.config, run.options.workload, run.device);
+    to.push_back({t.number, t.generation, t.island, values_of(drafted), false, draft.certain,
+                  run.space_of(*drafted.family, draft.edits, generation), true});
+  }
+}
+
 }  // namespace
 
 std::vector<Individual> individuals_of(const RunContext& run, int generation, std::size_t known) {
   std::vector<Individual> all;
-  for (std::size_t i = 0; i < std::min(known, run.trials.size()); ++i) {
-    const store::TrialRecord& t = run.trials[i];
-    const Variant variant = run.variant_of(t);
-    all.push_back(
-        {t.number, t.generation, t.island, values_of(variant), t.ok(), t.ratio_low, run.space_of(variant, generation)});
-    for (const store::DraftRecord& draft : t.drafts) {
-      if (draft.config == t.config && draft.edits == digest_of_edits(t)) continue;
-      const Variant drafted = parse_variant(draft.config, run.options.workload, run.device);
-      all.push_back({t.number, t.generation, t.island, values_of(drafted), false, draft.certain,
-                     run.space_of(*drafted.family, draft.edits, generation), true});
-    }
-  }
+  for (std::size_t i = 0; i < std::min(known, run.trials.size()); ++i)
+    add_individuals(run, run.trials[i], generation, all);
+  return all;
+}
+
+std::vector<Individual> KnownTrials::first(std::size_t known, int generation) {
+  known = std::min(known, run_.trials.size());
+  // Edits that passed are a space from the next generation on: what is of it depends on who asks.
+  if (!run_.edited.empty()) return individuals_of(run_, generation, known);
+  for (std::size_t i = read_.size(); i < known; ++i)
+    add_individuals(run_, run_.trials[i], generation, read_.emplace_back());
+  std::vector<Individual> all;
+  for (std::size_t i = 0; i < known; ++i) all.insert(all.end(), read_[i].begin(), read_[i].end());
   return all;
 }
 

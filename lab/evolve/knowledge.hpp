@@ -19,6 +19,19 @@ struct Knowledge {
 std::vector<Individual> individuals_of(const RunContext& run, int generation,
                                        std::size_t known = std::numeric_limits<std::size_t>::max());
 
+/// The same for a run whose places are proposed one by one: each trial is read from its record once, since a run of a
+/// thousand trials has twelve thousand drafts, and would be read for every one of them.
+class KnownTrials {
+ public:
+  explicit KnownTrials(const RunContext& run) : run_(run) {}
+  /// Of the first `known` trials, which are finished and do not change any more.
+  [[nodiscard]] std::vector<Individual> first(std::size_t known, int generation);
+
+ private:
+  const RunContext& run_;
+  std::vector<std::vector<Individual>> read_;  ///< by trial
+};
+
 /// Those of the families, then those of edits that passed before `generation`.
 std::vector<Space> spaces_of(const RunContext& run, int generation);
 

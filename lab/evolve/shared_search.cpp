@@ -62,9 +62,19 @@ DeviceOfRun only_device(const DeviceFacts& device) {
   return {device.kind == DeviceKind::cuda ? "GPU 0" : "processors " + processor_list(allowed_processors()), {}};
 }
 
+Pace pace_of(DeviceKind kind, std::size_t devices) {
+  if (kind != DeviceKind::cuda) return {};
+  return {.lanes = devices == 1 ? kPlacesOfOneGpu : kPlacesOfAGpu, .is_steady = true};
+}
+
 SharedSearch::SharedSearch(RunContext& run, std::vector<DeviceOfRun> devices, double floor_us)
+    : SharedSearch(run, devices, floor_us, pace_of(run.device.kind, devices.size())) {}
+
+SharedSearch::SharedSearch(RunContext& run, std::vector<DeviceOfRun> devices, double floor_us, Pace pace)
     : run_(run),
       floor_us_(floor_us),
+      pace_(pace),
+      known_trials_(run),
       planner_(run.options.trials, run.options.strategy.population,
                [this](const Planner::Batch& batch, const std::vector<Proposal>& under_way) {
                  return places_for(batch, under_way);
@@ -72,7 +82,6 @@ SharedSearch::SharedSearch(RunContext& run, std::vector<DeviceOfRun> devices, do
       trials_before_(run.trials.size()) {
   const trial::Built base = run.trial_runner.base();
   const std::optional<store::RunRecord> stored = run.store.find_run(run.run);
-  const int lanes = run.device.kind != DeviceKind::cuda ? 1 : devices.size() == 1 ? kPlacesOfOneGpu : kPlacesOfAGpu;
   for (std::size_t i = 0; i < devices.size(); ++i) {
     std::optional<double> self_spread;
     if (stored && stored->base.is_object())
@@ -85,7 +94,8 @@ SharedSearch::SharedSearch(RunContext& run, std::vector<DeviceOfRun> devices, do
     }
     statuses_.push_back({.name = devices[i].name});
     auto station = std::make_unique<Station>(
-        run, std::move(devices[i]), base, self_spread, [this, i](const std::string& text) { say(i, text); }, lanes);
+        run, std::move(devices[i]), base, self_spread, [this, i](const std::string& text) { say(i, text); },
+        pace_.lanes);
     stations_.push_back(station.get());
     judges_.push_back(std::move(station));
   }
@@ -124,11 +134,10 @@ void SharedSearch::replay() {
   planner_.replay(batches, taken);
 }
 
-Planner::Generation SharedSearch::places_for(const Planner::Batch& batch,
-                                             const std::vector<Proposal>& under_way) const {
+Planner::Generation SharedSearch::places_for(const Planner::Batch& batch, const std::vector<Proposal>& under_way) {
   auto knowledge = std::make_shared<Knowledge>();
   knowledge->spaces = spaces_of(run_, batch.generation);
-  knowledge->individuals = individuals_of(run_, batch.generation, batch.known);
+  knowledge->individuals = known_trials_.first(batch.known, batch.generation);
   for (const Proposal& p : under_way)
     knowledge->individuals.push_back({-1, batch.generation, p.island, p.config, false, 0, p.space, true, true});
   Planner::Generation proposed;
@@ -170,16 +179,15 @@ std::optional<Job> SharedSearch::next(std::size_t device) {
 }
 
 bool SharedSearch::propose() {
-  const bool is_cpu = run_.device.kind == DeviceKind::cpu;
   if (!planner_.has_room()) return false;
-  if (is_cpu && planner_.under_way() > 0) return false;  // compilers would disturb what is timed
+  if (!pace_.is_steady && planner_.under_way() > 0) return false;  // compilers would disturb what is timed
   if (!run_.trials.empty() && has_reached_the_floor(run_, floor_us_)) {
     is_over_ = true;
     return false;
   }
   const int generation = planner_.next_generation();
   const int place = planner_.next_place();
-  const int places = is_cpu ? 0 : 1;  // 0: all to the generation's end
+  const int places = pace_.is_steady ? 1 : 0;  // 0: all to the generation's end
   const std::size_t known = run_.trials.size();
   if (!(places > 0 ? planner_.propose(known, places) : planner_.propose(known))) {
     if (planner_.under_way() == 0) run_.observer.message("the space holds no variant that was not tried; stopping");
@@ -196,7 +204,7 @@ void SharedSearch::build_open() {
   const std::vector<Job*> open = planner_.open();
   for (Job* job : open)
     for (Draft& draft : job->place.drafts) start_build(run_, draft, turn_of(*job));
-  if (run_.device.kind != DeviceKind::cpu) return;
+  if (pace_.is_steady) return;
   for (Job* job : open)
     for (Draft& draft : job->place.drafts) wait_for_build(run_, draft);
 }

@@ -29,6 +29,16 @@ inline constexpr int kPlacesOfOneGpu = 3;
 /// Of each of several GPUs: a trial rests on none of all that are under way.
 inline constexpr int kPlacesOfAGpu = 2;
 
+/// How the trials of several places follow each other.
+struct Pace {
+  int lanes = 1;  ///< places under way at a time on each device
+  bool is_steady =
+      false;  ///< whether a place is proposed when one is finished; else a generation, which is built first
+};
+/// A GPU's trials are steady: each rests on as many before it as can be. On a CPU compilers would disturb what is
+/// timed.
+Pace pace_of(DeviceKind kind, std::size_t devices);
+
 /// Refuses what several devices cannot share. @throws Error(usage)
 void expect_shareable(const record::RunOptions& options, DeviceKind kind, std::size_t devices);
 
@@ -39,6 +49,7 @@ class SharedSearch final : private PoolOwner {
  public:
   /// The trial runner of `run` has its base by now. @param floor_us as measured before the search
   SharedSearch(RunContext& run, std::vector<DeviceOfRun> devices, double floor_us);
+  SharedSearch(RunContext& run, std::vector<DeviceOfRun> devices, double floor_us, Pace pace);
 
   /// Goes on behind the trials that are stored, whatever devices judged them.
   /// @throws Error(interrupted), Error(no_device) where all devices are lost
@@ -54,10 +65,8 @@ class SharedSearch final : private PoolOwner {
   void tick() override;
 
   void replay();
-  [[nodiscard]] Planner::Generation places_for(const Planner::Batch& batch,
-                                               const std::vector<Proposal>& under_way) const;
-  /// On a GPU the next place, so that it rests on as many trials as can be; on a CPU the rest of the generation, whose
-  /// builds are done before anything is timed. @return whether there is an open place now
+  [[nodiscard]] Planner::Generation places_for(const Planner::Batch& batch, const std::vector<Proposal>& under_way);
+  /// The next place, or the rest of a generation. @return whether there is an open place now
   bool propose();
   void build_open();
   void say(std::size_t device, const std::string& text);
@@ -66,6 +75,8 @@ class SharedSearch final : private PoolOwner {
 
   RunContext& run_;
   double floor_us_;
+  Pace pace_;
+  KnownTrials known_trials_;
   Planner planner_;
   std::vector<Station*> stations_;  ///< those of `judges_`
   std::vector<DeviceStatus> statuses_;

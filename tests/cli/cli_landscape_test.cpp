@@ -39,6 +39,12 @@ TEST_F(CliLandscape, SimulatesAndWritesEvidence) {
   EXPECT_EQ(evidence["device"], "NVIDIA H200");
   EXPECT_EQ(evidence["rows"], simulations);
   EXPECT_THAT(evidence["table"].get<std::string>(), HasSubstr("median regret"));
+  EXPECT_EQ(evidence["rows"][0]["under_way"], 3) << "as on one GPU";
+  const Printed drafting = heed_command(simulate + "--under-way 0 --drafts 3 --noise 0.01 --refused 0.1 --json");
+  ASSERT_EQ(drafting.code, 0) << drafting.err;
+  EXPECT_EQ(nlohmann::json::parse(drafting.out)["simulations"][0]["drafts"], 3);
+  expect_refusal(simulate + "--noise 2", 2, "--noise");
+  expect_refusal(simulate + "--under-way -1", 2, "--under-way");
   expect_refusal(simulate + "--evidence /dev/null/x.json", 1, "/dev/null");
   expect_refusal("simulate " + folder_.file("none.json"), 2, "none.json");
 }

@@ -5,6 +5,7 @@
 #include "evolve/run.hpp"
 #include "evolve/shared_search.hpp"
 #include "quick_trials.hpp"
+#include "record/json.hpp"
 
 namespace heed::trial {
 namespace {
@@ -40,6 +41,31 @@ evolve::DeviceOfRun device_on(const std::string& name, int processor) {
   device.placement.host = {processor};
   return device;
 }
+
+// What a search has before its first trial.
+struct RunContextOfTest {
+  // of a new run where `number` is 0
+  RunContextOfTest(store::Store& store, evolve::Observer& observer, const record::RunOptions& options,
+                   std::int64_t number)
+      : run(store, builder(), cpu_facts(), options, quick(), nullptr, observer) {
+    const Variant base = evolve::default_with(*run.families.front(), "", options.workload, run.device);
+    run.trial_runner.set_base(run.trial_runner.build(base));
+    run.self_spread = 0.01;
+    run.run = number;
+    if (number > 0) {
+      run.take_trials(store.trials(number));
+      return;
+    }
+    store::RunRecord record;
+    record.created = store::utc_now();
+    record.workload = to_string(options.workload);
+    record.device_kind = "cpu";
+    record.device = record::to_json(run.device);
+    record.options = record::to_json(run.options);
+    run.run = store.add_run(record);
+  }
+  evolve::RunContext run;
+};
 
 class SharedEvolution : public ::testing::Test {
  protected:
@@ -134,6 +160,37 @@ TEST_F(SharedEvolution, SeveralGoOnWithARunOfOne) {
   watcher_.on_trial = nullptr;
   (void)evolve(small_run(5), {device_on("first", processor_), device_on("second", processor_)}, 1);
   expect_whole(5);
+}
+
+// As on a GPU: a place is proposed when one is finished, with others under way. Interrupted and gone on with, each
+// trial still rests on trials that had passed when it was proposed.
+TEST_F(SharedEvolution, SteadyTrialsRestOnWhatIsFinished) {
+  const auto search = [&](std::int64_t run) {
+    RunContextOfTest context(store_, watcher_, small_run(6), run);
+    evolve::SharedSearch(context.run, {device_on("first", processor_)}, 0, {.lanes = 3, .is_steady = true}).run();
+  };
+  run_ = RunContextOfTest(store_, watcher_, small_run(6), 0).run.run;
+  watcher_.on_trial = [this](const store::TrialRecord&) {
+    if (store_.trials(run_).size() == 3) throw Error(ErrorCode::interrupted, "stopped by the test");
+  };
+  EXPECT_THROW(search(run_), Error);
+  const std::size_t before = store_.trials(run_).size();
+  EXPECT_GE(before, 3U);
+  watcher_.on_trial = nullptr;
+  search(run_);
+  expect_whole(6);
+  const std::vector<store::GenerationRecord> batches = store_.generations(run_);
+  EXPECT_EQ(batches.size(), 6U) << "each place by itself";
+  std::map<std::pair<int, int>, int> known;
+  for (const store::GenerationRecord& one : batches) known[{one.generation, one.place}] = one.known;
+  const std::vector<store::TrialRecord> trials = store_.trials(run_);
+  for (const store::TrialRecord& t : trials) {
+    EXPECT_GE((known[{t.generation, t.place}]), t.generation * 3 + t.place - 2) << "all but the two under way";
+    for (const int parent : t.parents) {
+      EXPECT_LT(parent, (known[{t.generation, t.place}]));
+      EXPECT_TRUE(trials[static_cast<std::size_t>(parent)].ok());
+    }
+  }
 }
 
 TEST_F(SharedEvolution, ADeviceThatCannotBeUsedIsLeftOut) {
