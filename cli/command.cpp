@@ -120,8 +120,8 @@ std::filesystem::path StoreOptions::file() const {
   const std::filesystem::path usual = default_database_path();
   const int layout = store::layout_of(usual);
   if (layout == 0 || layout >= store::kSchemaVersion) return usual;
-  return usual.parent_path() / fmt::format("{}.layout{}{}", usual.stem().string(), store::kSchemaVersion,
-                                           usual.extension().string());
+  return usual.parent_path() /
+         fmt::format("{}.layout{}{}", usual.stem().string(), store::kSchemaVersion, usual.extension().string());
 }
 
 std::unique_ptr<store::Store> StoreOptions::open(store::Access access) const {

@@ -70,8 +70,10 @@ void add_dispatch(CLI::App& app, int& exit_code) {
   CLI::App* command =
       app.add_subcommand("dispatch", "The program that libheed runs for a workload, and the reason; needs no GPU");
   o->workload.add_to(*command);
-  command->add_option("--arch", o->arch, "sm_80, sm_86, sm_89, sm_90a, compute_80, a level of CPUs as x86-64-v3, or cpu (this one) [this machine's "
-                      "GPU, else its CPU]");
+  command->add_option(
+      "--arch", o->arch,
+      "sm_80, sm_86, sm_89, sm_90a, compute_80, a level of CPUs as x86-64-v3, or cpu (this one) [this machine's "
+      "GPU, else its CPU]");
   command->add_option("--device-name", o->device, "Name of the device: its own champions come first");
   command->add_option("--programs", o->programs, "The file of programs [HEED_PROGRAMS, else the library's own]");
   CLI::Option* book =

@@ -35,6 +35,26 @@ int report(const heed::Error& error, bool json) {
   return exit_code_of(error.code());
 }
 
+// CLI11 lists what was left over from the last to the first, and says of a misspelt option that is required that it is
+// missing: the first word that no option is called helps more.
+std::string sentence_of(const CLI::ParseError& error, const CLI::App& app) {
+  if (dynamic_cast<const CLI::RequiredError*>(&error) == nullptr &&
+      dynamic_cast<const CLI::ExtrasError*>(&error) == nullptr)
+    return error.what();
+  const CLI::App* command = &app;
+  while (!command->get_subcommands().empty()) command = command->get_subcommands().front();
+  std::vector<std::string> known;
+  for (const CLI::Option* option : command->get_options()) known.push_back(option->get_name());
+  for (const std::string& word : app.remaining(true)) {
+    if (!word.starts_with("-")) continue;
+    const std::string option = word.substr(0, word.find('='));
+    const std::string_view near = heed::nearest(option, {known.begin(), known.end()});
+    return near.empty() ? fmt::format("unknown option \"{}\"", option)
+                        : fmt::format("unknown option \"{}\"; did you mean \"{}\"?", option, near);
+  }
+  return error.what();
+}
+
 // CLI11 hands a footer down when a subcommand is made: the program's own is set after all of them, and a subcommand
 // without examples of its own has its command's.
 void give_footers(CLI::App& app) {
@@ -84,24 +104,27 @@ int main(int argc, char** argv) {
     command(app, exit_code);
   give_footers(app);
 
+  bool json = false;
+  for (int i = 1; i < argc; ++i) json = json || std::string_view(argv[i]) == "--json";
+
   // CLI11 would only say that a subcommand is required.
   std::vector<std::string> names;
   for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; }))
     names.push_back(command->get_name());
   const std::string_view first = argc > 1 ? argv[1] : "-";
   if (first.substr(0, 1) != "-" && std::find(names.begin(), names.end(), first) == names.end()) {
-    fmt::print(stderr, "heed: unknown command \"{}\"; {}\n", first, heed::one_of(first, {names.begin(), names.end()}));
-    return kUsage;
+    const std::string sentence =
+        fmt::format("unknown command \"{}\"; {}", first, heed::one_of(first, {names.begin(), names.end()}));
+    return report(heed::Error(heed::ErrorCode::usage, sentence, std::string(first)), json);
   }
 
-  bool json = false;
-  for (int i = 1; i < argc; ++i) json = json || std::string_view(argv[i]) == "--json";
   try {
     app.parse(argc, argv);
     return exit_code;
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
-    fmt::print(stderr, "heed: {}\nRun with --help for usage.\n", error.what());
+    report(heed::Error(heed::ErrorCode::usage, sentence_of(error, app)), json);
+    fmt::print(stderr, "Run with --help for usage.\n");
     return kUsage;
   } catch (const heed::Error& error) {
     return report(error, json);

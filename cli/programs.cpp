@@ -376,7 +376,8 @@ void add_programs(CLI::App& app, int& exit_code) {
   command->add_option("-o,--output", o->output, "The file of programs");
   command->callback([o, &exit_code] { exit_code = build(*o); });
   add_file_command(*programs, "list", "Print the programs of a file", list);
-  add_file_command(*programs, "verify", "Check every program of a file against its digest, and that this libheed takes it", verify);
+  add_file_command(*programs, "verify",
+                   "Check every program of a file against its digest, and that this libheed takes it", verify);
   programs->footer(
       "Examples:\n"
       "  heed programs build --arch sm_90a,sm_80,cpu -o heed.programs\n"

@@ -12,7 +12,7 @@ import threading
 import torch
 import torch.nn.attention
 
-from heed import forms, functional, multi_head, operators, routing
+from heed import compile_caches, forms, functional, multi_head, operators, routing
 from heed import precision as precisions
 from heed.libraries import check
 
@@ -73,6 +73,7 @@ def install(*, strict=False, precision=None, model=None):
         _installed += 1
         _strict += strict
         _apply_strictness()
+        _mark_caches()
 
 
 def uninstall(*, strict=False, precision=None):
@@ -97,6 +98,7 @@ def uninstall(*, strict=False, precision=None):
                 _aten = routing.usual_backends = None
             _multi_head._destroy()
             _multi_head = None
+        _mark_caches()
 
 
 class FlashAttention:
@@ -116,10 +118,17 @@ class FlashAttention:
     def _set(is_flash):
         operators.native.heed_torch_set_flash(is_flash)
         routing.is_flash = is_flash
+        with _lock:
+            _mark_caches()
 
 
 if hasattr(torch.nn.attention, "register_flash_attention_impl"):
     torch.nn.attention.register_flash_attention_impl("Heed", register_fn=FlashAttention)
+
+
+def _mark_caches():
+    """After each change of what decides how a call is traced."""
+    compile_caches.mark(*(("installed", precisions.in_traces(), _strict > 0, bool(routing.is_flash)) if _installed else ()))
 
 
 def _apply_strictness():

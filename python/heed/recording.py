@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from heed import features, forms, functional, operators, override, routing, unfused
+from heed import compile_caches, features, forms, functional, operators, override, routing, unfused
 
 SCHEMA = 1
 WHAT = "calls"
@@ -180,9 +180,11 @@ def record(path=None, *, tensors=False, by="torch"):
         for key in ("CPU", "CUDA", *routing.AUTOGRAD_KEYS):
             library.impl(torch.ops.aten.scaled_dot_product_attention.default, recorded, key)
         functional.recording = recording
+        compile_caches.mark("recorded", by)
         yield recording
     finally:
         functional.recording = None
+        compile_caches.mark()
         library._destroy()
         _lock.release()
         recording.finish()

@@ -61,7 +61,20 @@ TEST_F(Cli, HelpAndVersion) {
 TEST_F(Cli, WrongUsageExitsWithTwo) {
   expect_refusal("", 2, "subcommand");
   expect_refusal("evovle", 2, "did you mean \"evolve\"?");
-  expect_refusal("evolve --no-such-option", 2, "--no-such-option");
+  for (const char* command : {"evolve", "run", "replay", "emit", "judge", "adopt", "simulate", "programs build"})
+    expect_refusal(std::string(command) + " --no-such-option", 2, "--no-such-option");
+  expect_refusal("evolve --shape b1h8l512d64 --trails 3 --jbos 2", 2,
+                 "unknown option \"--trails\"; did you mean \"--trials\"?");
+  expect_refusal("dispatch --shpae=b1h8l512d64", 2, "unknown option \"--shpae\"; did you mean \"--shape\"?");
+  expect_refusal("programs list", 2, "file is required");
+  for (const char* arguments :
+       {"--json", "evovle --json", "evolve --json --trials many", "run --json", "evolve --json"}) {
+    const Printed run = heed_command(arguments);
+    EXPECT_EQ(run.code, 2) << arguments;
+    const auto said = nlohmann::json::parse(run.out, nullptr, false);
+    ASSERT_TRUE(said.is_object()) << arguments << run.out;
+    EXPECT_EQ(said["error"]["code"], "usage") << arguments;
+  }
   expect_refusal("evolve " + db(), 2, "no workload");
   expect_refusal("evolve --shape b1h8l0d64 " + db(), 2, "l=0 is not positive");
   expect_refusal("evolve --shape b1h8l-4d64 " + db(), 2, "l=-4 is not positive");

@@ -46,6 +46,8 @@ class Generator(unittest.TestCase):
             self.assertLess(abs(kept.double().mean().item() - (1 - p)), 5 * math.sqrt(p * (1 - p) / kept.numel()))
         self.assertFalse(heed.dropout_mask(1.0, 3, 4, (1, 1, 5, 5)).any())
         self.assertTrue(heed.dropout_mask(0.0, 3, 4, (1, 1, 5, 5)).all())
+        with self.assertRaisesRegex(ValueError, r"sizes are \(3, 3\); they must be four"):
+            heed.dropout_mask(0.1, 3, 4, (3, 3))
 
 
 class Kernels(unittest.TestCase):

@@ -34,6 +34,34 @@ class Overrides(unittest.TestCase):
         self.assertEqual(len(rows), 1)
         return rows[0].reason
 
+    def test_code_that_is_kept_on_disk_is_named_by_what_traced_it(self):
+        config = torch.compiler.config
+
+        def name():
+            return config.cache_key_tag  # Inductor's FxGraphHashDetails takes it
+
+        before = config.cache_key_tag
+        try:
+            config.cache_key_tag = "mine"
+            names = [name()]
+            with heed.sdpa():
+                names.append(name())
+                with heed.sdpa(strict=True):
+                    names.append(name())
+                with heed.sdpa(precision="fp8"):
+                    names.append(name())
+                self.assertEqual(name(), names[1])
+            with heed.record(by="heed"):
+                names.append(name())
+            self.assertEqual(len(set(names)), 5, names)
+            self.assertTrue(all(one.startswith("mine") for one in names))
+            self.assertEqual(config.cache_key_tag, "mine")
+            with heed.sdpa():
+                config.cache_key_tag = "another"  # while it holds
+            self.assertEqual(config.cache_key_tag, "another")
+        finally:
+            config.cache_key_tag = before
+
     def test_every_way_to_call(self):
         q, k, v = self.q, self.k, self.v
         scripted = torch.jit.script(lambda_of_script)

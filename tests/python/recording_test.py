@@ -6,6 +6,7 @@ import sys
 import tempfile
 import threading
 import unittest
+import unittest.mock
 from pathlib import Path
 
 import torch
@@ -123,6 +124,18 @@ class Program(unittest.TestCase):
         self.assertTrue(found["libraries"] and found["programs"] and found["torch"])
         self.assertTrue(found["served"][0]["runs"].startswith("fwd_cpu:"))
         self.assertIn("fwd_cpu", self.run_module().stdout)
+
+    def test_programs_that_cannot_be_read_are_missing(self):
+        import os
+        from heed import __main__ as module
+
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "wrong.programs"
+            path.write_text("no programs")
+            with unittest.mock.patch.dict(os.environ, {"HEED_PROGRAMS": str(path)}):
+                found = module.facts(["b1h8l512d64:fp32", "b1h8l256d64:fp32"])
+        self.assertEqual([sentence for sentence in found["missing"] if "nothing is served" in sentence],
+                         [f"nothing is served: {path} holds no programs; make it anew with heed programs build or heed book add, or take another copy of it"])
 
     def test_a_wrong_workload(self):
         done = self.run_module("--shape", "b1h8")
