@@ -66,8 +66,14 @@ TEST(Sm80Quantised, ComesFirstForE4m3OnAdaAndSecondOnHopper) {
   EXPECT_EQ(default_family(w, gpu_limits("sm_90a")).name(), "fwd_sm90_fp8");
   // What the family for Hopper does not take.
   for (const char* shape : {"b1h8l2048d64:alibi:quantised=qkv/e4m3/head", "b1h8l2048d64:quantised=qk/e4m3/head",
-                            "b1h8l2048d64:quantised=qk/e4m3/token+v/e4m3/head"})
+                            "b1h8l2048d64:quantised=qk/e4m3/token+v/e4m3/head",
+                            // Too few rows for V to be transposed for them.
+                            "b8h8l16k4096d64:key_lengths:page=16:quantised=qkv/e4m3/head"})
     EXPECT_EQ(default_family(parse_workload(shape), gpu_limits("sm_90a")).name(), "fwd_sm80") << shape;
+  EXPECT_EQ(default_family(parse_workload("b8h32hkv4l16k4096d64:key_lengths:page=16:quantised=qkv/e4m3/head"),
+                           gpu_limits("sm_90a"))
+                .name(),
+            "fwd_sm90_fp8");
 }
 
 }  // namespace
