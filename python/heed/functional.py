@@ -9,6 +9,7 @@ from heed import c_api, features, host_kv, libraries, operators, output, precisi
 from heed import precision as precisions
 from heed import routing as _routing  # noqa: F401: what stands at the operators' autograd keys
 from heed.features import Features
+from heed.masks import masking as _masking
 
 precisions.modes()  # read here once, where no trace looks for a library
 _sdpa = torch.ops.heed.scaled_dot_product_attention.default
@@ -342,40 +343,6 @@ def _check_sizes(name, query, key, value, size):
     heads, heads_kv = query.shape[1], key.shape[1]
     if heads_kv == 0 or heads % heads_kv != 0:
         raise ValueError(f"{name}: {heads} query heads do not divide among {heads_kv} key heads; the first must be a multiple of the second")
-
-
-def _window(name, window):
-    """The two numbers of keys of a window, -1 for all. Raises TypeError and ValueError."""
-    if window is None:
-        return -1, -1
-    if not isinstance(window, (tuple, list)) or len(window) != 2:
-        raise TypeError(f"{name}: window is {window!r}; it must be (left, right), how many keys before a query's own and after it are seen, None for all of them")
-    left, right = (-1 if bound is None else bound for bound in window)
-    if isinstance(left, float) or isinstance(right, float) or left < -1 or right < -1:
-        raise ValueError(f"{name}: window is {window}; both numbers of keys must be whole and 0 or more, or None for all")
-    return left, right
-
-
-def _masking(name, len_q, len_k, same_lengths, causal, window, alignment, scale):
-    """(mask, window_left, window_right, scale) of heed::forward. Raises ValueError."""
-    if scale is not None and not 0 < scale < math.inf:
-        raise ValueError(f"{name}: the scale is {scale}; it must be finite, above zero beside queries of 8 bits, or None for 1 / sqrt(dim)")
-    if isinstance(causal, str):
-        raise TypeError(f'{name}: causal is {causal!r}; it must be True or False, and alignment says "top_left" or "bottom_right"')
-    left, right = _window(name, window)
-    if alignment not in (None, "top_left", "bottom_right"):
-        raise ValueError(f'{name}: alignment is {alignment!r}; it must be "top_left" or "bottom_right"')
-    if causal and right > 0:
-        raise ValueError(f"{name}: a causal mask ends with a query's own key, so that a window cannot show {right} keys after it; give 0 or None")
-    if not causal and left < 0 and right < 0:
-        return unfused.NONE, -1, -1, scale
-    if alignment is None:
-        if not same_lengths:
-            raise ValueError(f'{name}: with {len_q} queries and {len_k} keys a mask needs alignment="top_left" (PyTorch\'s is_causal) or "bottom_right" (FlashAttention\'s)')
-        alignment = "top_left"
-    if causal:
-        return (unfused.CAUSAL_TOP_LEFT if alignment == "top_left" else unfused.CAUSAL_BOTTOM_RIGHT), left, -1, scale
-    return (unfused.WINDOW_TOP_LEFT if alignment == "top_left" else unfused.WINDOW_BOTTOM_RIGHT), left, right, scale
 
 
 _DTYPES = {torch.float16: 0, torch.bfloat16: 1, torch.float32: 2}

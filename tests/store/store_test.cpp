@@ -227,17 +227,9 @@ TEST(Store, LeavesOtherLayoutsAlone) {
   }
   expect_error(ErrorCode::store, "layout 1, written by an older Heed", [&] { Store store(folder.file("a.db")); });
   EXPECT_EQ(layout_of(folder.file("a.db")), 1);
-}
-
-TEST(Store, TellsTheLayoutOfAFile) {
-  const TemporaryFolder folder;
   EXPECT_EQ(layout_of(folder.file("none.db")), 0);
-  write_file_atomically(folder.file("short.db"), "SQLite", ErrorCode::internal);
-  EXPECT_EQ(layout_of(folder.file("short.db")), 0);
   write_file_atomically(folder.file("other.db"), std::string(200, 'x'), ErrorCode::internal);
   EXPECT_EQ(layout_of(folder.file("other.db")), 0);
-  { Store store(folder.file("a.db")); }
-  EXPECT_EQ(layout_of(folder.file("a.db")), kSchemaVersion);
 }
 
 // Runs `body` as a user whom permissions bind. @return its exit code
