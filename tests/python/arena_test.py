@@ -312,15 +312,6 @@ class Wrong(unittest.TestCase):
 
 
 @unittest.skipUnless(torch, "PyTorch is not installed")
-class PeersOfCalls(unittest.TestCase):
-    def test_all_take_part_unless_some_are_named(self):
-        all_there_are = [mock.Mock() for _ in range(3)]
-        for contender, name in zip(all_there_are, ("heed_dense", "sdpa_cudnn", "torch_varlen")):
-            contender.name = name
-        self.assertEqual(arena.peers_of_calls(all_there_are, None), all_there_are)
-        self.assertEqual(arena.peers_of_calls(all_there_are, ("sdpa_cudnn",)), all_there_are[:2])
-
-
 class EndToEnd(unittest.TestCase):
     def setUp(self):
         self.temporary = tempfile.TemporaryDirectory()

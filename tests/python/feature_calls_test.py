@@ -6,7 +6,7 @@ import unittest
 import unittest.mock
 from dataclasses import replace
 
-from heed import feature_suites
+from heed import arena, feature_suites
 
 
 def small(**rest):
@@ -227,6 +227,15 @@ class FlashInfer(unittest.TestCase):
             self.judge(replace(KINDS["causal"], len_k=300), fake)
         with self.assertRaisesRegex(Refused, "cannot be imported"):
             self.judge(small(), None)
+
+
+class PeersOfCalls(unittest.TestCase):
+    def test_all_take_part_unless_some_are_named(self):
+        all_there_are = [unittest.mock.Mock() for _ in range(3)]
+        for contender, name in zip(all_there_are, ("heed_dense", "sdpa_cudnn", "torch_varlen")):
+            contender.name = name
+        self.assertEqual(arena.peers_of_calls(all_there_are, None), all_there_are)
+        self.assertEqual(arena.peers_of_calls(all_there_are, ("sdpa_cudnn",)), all_there_are[:2])
 
 
 if __name__ == "__main__":
