@@ -84,11 +84,11 @@ std::string utc_now() {
 }
 
 int layout_of(const std::filesystem::path& path) {
-  constexpr std::string_view kMagic = "SQLite format 3";
-  constexpr std::size_t kUserVersion = 60;  // four bytes, the highest first
+  constexpr std::string_view kMagic{"SQLite format 3", 16};  // with its zero
+  constexpr std::size_t kUserVersion = 60;                   // four bytes, the highest first
   std::array<char, 100> header{};
   std::ifstream file(path, std::ios::binary);
-  if (!file.read(header.data(), header.size()) || std::string_view(header.data()) != kMagic) return 0;
+  if (!file.read(header.data(), header.size()) || std::string_view(header.data(), kMagic.size()) != kMagic) return 0;
   int version = 0;
   for (std::size_t i = 0; i < 4; ++i) version = version << 8 | static_cast<unsigned char>(header[kUserVersion + i]);
   return version;

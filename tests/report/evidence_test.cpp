@@ -134,7 +134,7 @@ TEST(Evidence, WorkloadsAreThoseOfTheCommandLine) {
   nlohmann::json evidence = evidence_header("arena", {{"name", "A GPU"}, {"arch", "sm_90a"}}, {"before", {}});
   evidence["programs"] = {{"fwd_a_fp16_d64.m1", "code"}};
   const auto workload_of = [&](const nlohmann::json& row) {
-    evidence["rows"] = {row};
+    evidence["rows"] = nlohmann::json::array({row});
     evidence["rows"][0].update({{"variant", "fwd_a_fp16_d64.m1"}, {"config", "knob=1"}});
     write_file_atomically(folder.path() / "a.json", evidence.dump(), ErrorCode::internal);
     std::string asked;
