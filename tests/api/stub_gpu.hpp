@@ -89,23 +89,31 @@ struct Memory {
   void* workspace;
 };
 
+/// Adds the default of a family for a workload, for sm_90a.
+inline void add_default(dispatch::ProgramFileWriter& writer, const Family& family, const Workload& w) {
+  dispatch::ProgramRecord record;
+  record.arch = "sm_90a";
+  record.workload = to_string(w);
+  record.variant = describe(make_variant(family, family.default_config(w, dispatch::representative_gpu("sm_90a")), w));
+  record.origin = "rule";
+  writer.add(record, kImage);
+}
+/// Adds a pass of the library's, which is of no workload.
+inline void add_pass(dispatch::ProgramFileWriter& writer, std::string_view name) {
+  dispatch::ProgramRecord record;
+  record.arch = "sm_90a";
+  record.variant = name;
+  record.origin = "rule";
+  writer.add(record, kImage);
+}
+
 /// A file with a program for head dim 128 and the copies, for sm_90a.
 class StubPrograms : public ::testing::Test {
  protected:
   void SetUp() override {
     dispatch::ProgramFileWriter writer("0123");
-    const DeviceFacts device = dispatch::representative_gpu("sm_90a");
-    const Workload w = parse_workload("b1h1l128d128");
-    const Family& family = find_family(kPersistent);
-    dispatch::ProgramRecord record;
-    record.arch = "sm_90a";
-    record.workload = to_string(w);
-    record.variant = describe(make_variant(family, family.default_config(w, device), w));
-    record.origin = "rule";
-    writer.add(record, kImage);
-    record.workload = {};
-    record.variant = padding::kCopyProgram;
-    writer.add(record, kImage);
+    add_default(writer, find_family(kPersistent), parse_workload("b1h1l128d128"));
+    add_pass(writer, padding::kCopyProgram);
     write_file_atomically(path_, writer.bytes(), ErrorCode::store);
     heed_options_init(&options_);
     options_.programs = path_.c_str();

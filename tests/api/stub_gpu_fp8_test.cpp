@@ -16,19 +16,9 @@ using testing_support::TemporaryFolder;
 class Fp8GpuPlans : public ::testing::Test {
  protected:
   void write(const std::string& shape) {
-    const DeviceFacts device = dispatch::representative_gpu("sm_90a");
-    const Workload w = parse_workload(shape);
-    const Family& family = find_family("fwd_sm90_fp8");
     dispatch::ProgramFileWriter writer("0123");
-    dispatch::ProgramRecord record;
-    record.arch = "sm_90a";
-    record.workload = to_string(w);
-    record.variant = describe(make_variant(family, family.default_config(w, device), w));
-    record.origin = "rule";
-    writer.add(record, kImage);
-    record.workload = {};
-    record.variant = quantise::kQuantiseProgram;
-    writer.add(record, kImage);
+    testing_support::add_default(writer, find_family("fwd_sm90_fp8"), parse_workload(shape));
+    testing_support::add_pass(writer, quantise::kQuantiseProgram);
     write_file_atomically(path_, writer.bytes(), ErrorCode::store);
     heed_options_init(&options_);
     options_.programs = path_.c_str();

@@ -19,18 +19,10 @@ class ListedGpuPlans : public ::testing::TestWithParam<const char*> {
  protected:
   void write(bool with_pass) {
     dispatch::ProgramFileWriter writer("0123");
-    const DeviceFacts device = dispatch::representative_gpu("sm_90a");
     const Family& family = find_family(GetParam());
-    const Workload w = with_features(parse_workload("b1h8l512d64:fp16:causal_bottom_right"), family.features());
-    dispatch::ProgramRecord record;
-    record.arch = "sm_90a";
-    record.workload = to_string(w);
-    record.variant = describe(make_variant(family, family.default_config(w, device), w));
-    record.origin = "rule";
-    writer.add(record, kImage);
-    record.workload = {};
-    record.variant = listing::kListProgram;
-    if (with_pass) writer.add(record, kImage);
+    testing_support::add_default(
+        writer, family, with_features(parse_workload("b1h8l512d64:fp16:causal_bottom_right"), family.features()));
+    if (with_pass) testing_support::add_pass(writer, listing::kListProgram);
     const std::string& path = paths_.emplace_back(folder_.file(with_pass ? "with.programs" : "without.programs"));
     write_file_atomically(path, writer.bytes(), ErrorCode::store);
     heed_options_init(&options_);

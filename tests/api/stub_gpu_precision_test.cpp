@@ -21,20 +21,9 @@ class PrecisionGpuPlans : public ::testing::Test {
  protected:
   void write(bool with_pass, const char* shape = "b1h8l512d64:fp16:quantised=qk/int8/head", bool with_lost = false) {
     dispatch::ProgramFileWriter writer("0123");
-    const DeviceFacts device = dispatch::representative_gpu("sm_90a");
-    const Workload w = parse_workload(shape);
-    const Family& family = find_family("fwd_sm80");
-    dispatch::ProgramRecord record;
-    record.arch = "sm_90a";
-    record.workload = to_string(w);
-    record.variant = describe(make_variant(family, family.default_config(w, device), w));
-    record.origin = "rule";
-    writer.add(record, kImage);
-    record.workload = {};
-    record.variant = quantise::kQuantiseProgram;
-    if (with_pass) writer.add(record, kImage);
-    record.variant = quantise::kLostProgram;
-    if (with_lost) writer.add(record, kImage);
+    testing_support::add_default(writer, find_family("fwd_sm80"), parse_workload(shape));
+    if (with_pass) testing_support::add_pass(writer, quantise::kQuantiseProgram);
+    if (with_lost) testing_support::add_pass(writer, quantise::kLostProgram);
     const std::string& path = paths_.emplace_back(folder_.file(fmt::format("{}{}.programs", with_pass, with_lost)));
     write_file_atomically(path, writer.bytes(), ErrorCode::store);
     heed_options_init(&options_);

@@ -9,6 +9,7 @@
 #include "kernels/ptx/shared.cuh"
 #include "kernels/sm90/fp8/layout.cuh"
 #include "kernels/sm90/fp8/transposed_values.cuh"
+#include "kernels/sm90/page_boxes.cuh"
 #include "kernels/sm90/rows_in_maps.cuh"
 
 namespace heed::sm90_fp8 {
@@ -129,42 +130,16 @@ struct Producer {
     keys.advance();
   }
 
-  /// The tile from `key` on out of pages, each of which counts as a batch entry of the map. Boxes behind the entry's
-  /// last key come, as zeros, from a page that there is not: the table need not have numbers for them. Numbers are
-  /// asked for two at a time, as a load waits for its own.
+  /// The tile from `key` on out of pages.
   __device__ __forceinline__ void load_keys_from_pages(const ScoreFeatureParams& own, unsigned barrier, int key,
                                                        int kv_head, int batch) const {
-    constexpr int kAtOnce = 2;
-    const int* table = own.page_table + batch * own.page_table_batch;
-    const int box_rows = rows_of_page_box(kConfig, own.page_size);
-    int page = static_cast<int>(static_cast<unsigned>(key) / static_cast<unsigned>(own.page_size));
-    int row = key - page * own.page_size;
+    sm90::for_boxes_in_pages<kConfig.block_n>(
+        own, key, batch, rows_of_page_box(kConfig, own.page_size), [&](int at, int row, int page) {
 #pragma unroll 1
-    for (int from = 0; from < kConfig.block_n; from += kAtOnce * box_rows) {
-      int numbers[kAtOnce];
-      int first_rows[kAtOnce];
-#pragma unroll
-      for (int i = 0; i < kAtOnce; ++i) {
-        const int at = from + i * box_rows;
-        numbers[i] = own.pages;
-        if (at < kConfig.block_n && key + at < own.len_k) numbers[i] = clamped(table[page], 0, own.pages - 1);
-        first_rows[i] = row;
-        row += box_rows;
-        if (row == own.page_size) {
-          row = 0;
-          ++page;
-        }
-      }
-#pragma unroll
-      for (int i = 0; i < kAtOnce; ++i) {
-        const int at = from + i * box_rows;
-        if (at >= kConfig.block_n) break;
-#pragma unroll 1
-        for (int b = 0; b < Smem::kBoxes; ++b)
-          ptx::cp_async_bulk_tensor_4d(smem.keys(keys.stage) + b * Smem::kKBox + at * Smem::kColumns, maps.k, barrier,
-                                       b * Smem::kColumns, first_rows[i], kv_head, numbers[i]);
-      }
-    }
+          for (int b = 0; b < Smem::kBoxes; ++b)
+            ptx::cp_async_bulk_tensor_4d(smem.keys(keys.stage) + b * Smem::kKBox + at * Smem::kColumns, maps.k, barrier,
+                                         b * Smem::kColumns, row, kv_head, page);
+        });
   }
 
   __device__ __forceinline__ void load_values(int n, int kv_head, int batch) {

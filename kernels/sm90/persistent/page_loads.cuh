@@ -2,50 +2,24 @@
 /// entry of the tensor map: by one thread, or with a warp that knows the pages before a stage is free (PageLoads).
 #pragma once
 
+#include "kernels/sm90/page_boxes.cuh"
 #include "kernels/sm90/persistent/entries.cuh"
 
 namespace heed::sm90_persistent {
 
-/// Asks for the tile of keys from `key` on, a multiple of block_n, out of pages, each of which counts as a batch entry
-/// of the map. Boxes behind the entry's last key are taken from a page that there is not, and come as zeros: the table
-/// need not have numbers for them. Numbers are asked for two at a time, as a load waits for its own. With four, or
-/// boxes in a row without a loop, the producer spills: of its 24 registers up to 176 bytes at head dim 128.
+/// Asks for the tile of keys from `key` on, a multiple of block_n, out of pages.
 /// @param p the launch as the entry has it
 /// @tparam kBoxes boxes of 64 columns in a row
 template <const Config& kConfig, int kBoxes, bool kEvictFirst>
 __device__ __forceinline__ void load_from_pages(const ScoreFeatureParams& p, const TensorMap& map, unsigned to,
                                                 unsigned barrier, int key, int kv_head, int entry, bool evict_first) {
-  constexpr int kAtOnce = 2;
-  const int* table = p.page_table + entry * p.page_table_batch;
-  const int rows = rows_of_page_box(kConfig, p.page_size);
-  int page = static_cast<int>(static_cast<unsigned>(key) / static_cast<unsigned>(p.page_size));
-  int row = key - page * p.page_size;
+  sm90::for_boxes_in_pages<kConfig.block_n>(
+      p, key, entry, rows_of_page_box(kConfig, p.page_size), [&](int at, int row, int page) {
 #pragma unroll 1
-  for (int from = 0; from < kConfig.block_n; from += kAtOnce * rows) {
-    int numbers[kAtOnce];
-    int first_rows[kAtOnce];
-#pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) {
-      const int at = from + i * rows;
-      numbers[i] = p.pages;
-      if (at < kConfig.block_n && key + at < p.len_k) numbers[i] = clamped(table[page], 0, p.pages - 1);
-      first_rows[i] = row;
-      row += rows;
-      if (row == p.page_size) {
-        row = 0;
-        ++page;
-      }
-    }
-#pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) {
-      const int at = from + i * rows;
-      if (at >= kConfig.block_n) break;
-#pragma unroll 1
-      for (int b = 0; b < kBoxes; ++b)
-        sm90::load_box<kEvictFirst>(to + (b * kConfig.block_n + at) * tile::kBoxRowBytes, map, barrier, b,
-                                    first_rows[i], kv_head, numbers[i], evict_first);
-    }
-  }
+        for (int b = 0; b < kBoxes; ++b)
+          sm90::load_box<kEvictFirst>(to + (b * kConfig.block_n + at) * tile::kBoxRowBytes, map, barrier, b, row,
+                                      kv_head, page, evict_first);
+      });
 }
 
 /// Of a tile, the rows of keys that a lane of the producer warp knows (PageLoads::warp): box `lane` of those that
@@ -56,8 +30,8 @@ struct PageBox {
 };
 
 /// Finds the boxes of the tile of keys from `key` on. Boxes behind the entry's last key are of a page that there is
-/// not, as in load_from_pages. A whole warp, before it waits for a stage: the load of a number and its division take as
-/// long as several copies.
+/// not, as in sm90::for_boxes_in_pages. A whole warp, before it waits for a stage: the load of a number and its
+/// division take as long as several copies.
 /// @param p the launch as the entry has it
 template <const Config& kConfig>
 __device__ __forceinline__ PageBox find_page_box(const ScoreFeatureParams& p, int key, int entry, int lane) {
