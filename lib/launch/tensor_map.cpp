@@ -39,15 +39,15 @@ struct Rows {
 };
 
 Rows rows_of_queries(const FeatureParams& p) {
-  return p.cu_seqlens_q != nullptr ? Rows{std::max(1, p.total_q), 1} : Rows{p.len_q, p.batch};
+  return p.cu_seqlens_q != nullptr ? Rows{p.total_q, 1} : Rows{p.len_q, p.batch};
 }
 
 // What entries have of keys of one length each depends on numbers that the device has: all of them.
 Rows rows_of_keys(const FeatureParams& p, MaskKind mask) {
   if (p.page_table != nullptr) return {p.page_size, p.pages};
-  if (p.cu_seqlens_k != nullptr) return {std::max(1, p.total_k), 1};
+  if (p.cu_seqlens_k != nullptr) return {p.total_k, 1};
   const bool differ = p.seqused_k != nullptr || p.cu_seqlens_q != nullptr || p.prefix_lengths != nullptr;
-  return {std::max(1, differ ? p.len_k : visible_keys(mask, p.len_q - 1, p.right_offset, p.len_k)), p.batch};
+  return {differ ? p.len_k : visible_keys(mask, p.len_q - 1, p.right_offset, p.len_k), p.batch};
 }
 
 Tensor tensor_of(const FeatureParams& p, const TensorMapSpec& spec, MappedTensor tensor) {
@@ -133,7 +133,9 @@ TensorMapShape tensor_map_shape(const FeatureParams& params, const TensorMapSpec
 
   TensorMapShape shape;
   shape.address = t.address;
-  shape.extents = {static_cast<std::uint64_t>(head_dim), static_cast<std::uint64_t>(t.rows),
+  // Of a tensor without rows, as a batch of empty entries has, nothing is loaded, and strides may be zero.
+  const bool has_rows = t.rows > 0;
+  shape.extents = {static_cast<std::uint64_t>(head_dim), static_cast<std::uint64_t>(std::max(1, t.rows)),
                    static_cast<std::uint64_t>(t.heads), static_cast<std::uint64_t>(t.batch)};
   shape.box = {static_cast<std::uint32_t>(t.box_columns), static_cast<std::uint32_t>(t.box_rows), 1, 1};
   shape.swizzle_bytes = box_bytes;
@@ -143,7 +145,7 @@ TensorMapShape tensor_map_shape(const FeatureParams& params, const TensorMapSpec
   for (std::size_t i = 0; i < strides.size(); ++i) {
     const bool legal = strides[i] > 0 && static_cast<std::uint64_t>(strides[i]) < kMostStride / element_bytes &&
                        static_cast<std::uint64_t>(strides[i]) * element_bytes % kAlignment == 0;
-    if (!legal && shape.extents[i + 1] > 1)
+    if (!legal && has_rows && shape.extents[i + 1] > 1)
       refuse(fmt::format("the {} stride of {} is {} elements; bulk copies need a positive multiple of {} elements "
                          "({} bytes) below 2^39",
                          kNames[i], t.name, strides[i], kAlignment / element_bytes, kAlignment),

@@ -77,6 +77,11 @@ class Rule {
       count_waves();
       // Virtual CTAs are of CTAs that stay.
       if (c_.virtual_ctas > 1 && one_wave_) c_.scheduler = Scheduler::static_persistent;
+      if (!one_wave_ && !w_.has_lengths()) {
+        c_.scheduler = Scheduler::stream_k;
+        c_.grid = Grid::full;
+        c_.tile_order = TileOrder::row_major;
+      }
     } else if (few_keys_) {
       use_small_blocks();
       count_waves();
@@ -130,7 +135,9 @@ class Rule {
 
   // A Q tile has the rows that a list is for: with 64 of them other CTAs of the multiprocessor have products meanwhile,
   // as many as registers and shared memory leave room for. Each reads its keys from the L2 for itself, whose rate is
-  // the limit: 400 TFLOP/s at head dim 128 are 6 TB/s. With 128 rows not measured.
+  // the limit there: 400 TFLOP/s at head dim 128 are 6 TB/s. b1h8l16384d128 at a density of 0.25, us: 64 rows 651, 128
+  // rows 619, exponentials beside values 577. With a list as long as all keys, those of global rows (window4+global1):
+  // a CTA for each Q tile 425, Stream-K 256; where lists are even Stream-K 615.
   void use_lists_of_blocks() {
     c_.m_warpgroups = static_cast<int>(std::min(w_.blocks->rows, w_.len_q + kWarpgroupRows - 1) / kWarpgroupRows);
     c_.block_n = kLeastBlock;
@@ -141,6 +148,10 @@ class Rule {
     }
     c_.min_blocks = c_.m_warpgroups > 1 ? 1 : dim_ == 64 ? 3 : dim_ == 128 ? 2 : 1;
     c_.producer = Producer::warp;  // one consumer warpgroup leaves it the registers that reading lists takes
+    if (c_.m_warpgroups > 1 && dim_ == 128) {
+      c_.softmax_overlap = SoftmaxOverlap::qk_pv;
+      c_.gemm_order = GemmOrder::interleaved;
+    }
   }
 
   // Exponentials take as long as products, so that consumer warpgroups which take turns keep both busy: four of them.

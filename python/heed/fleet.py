@@ -152,8 +152,8 @@ def evolve(options, say):
     """Runs the searches. @returns (rows, number that failed) @raises FleetError"""
     try:
         import ray
-    except ImportError:
-        raise FleetError('Ray is not installed; pip install "ray[default]"') from None
+    except ImportError as error:
+        raise FleetError(f'Ray cannot be imported ({error}); pip install "ray[default]"') from error
     heed = program.path()
     version = version_of(heed)
     workloads = workloads_of(options.workloads)

@@ -4,7 +4,6 @@ A gradient is computed by PyTorch's own kernels, given Heed's O and log-sum-exp,
 heed.unfused. https://docs.pytorch.org/docs/stable/library.html#torch.library.register_autograd
 """
 
-import functools
 import math
 
 import torch
@@ -51,10 +50,10 @@ def backward_on_cpu(grad_o, q, k, v, o, lse, mask, scale, bias=None):
     return dq, summed_heads(dk, group), summed_heads(dv, group)
 
 
-@functools.cache
 def _random_state(device):
-    """What PyTorch's kernels are given of random numbers, which they do not read without dropout."""
-    return torch.zeros(2, dtype=torch.uint64, device=device), torch.zeros((), dtype=torch.uint64, device=device)
+    """What PyTorch's kernels are given of random numbers, which they do not read without dropout. Not kept: torch.compile traces a gradient with tensors of
+    one trace alone."""
+    return torch.empty(2, dtype=torch.uint64, device=device), torch.empty((), dtype=torch.uint64, device=device)
 
 
 def backward_by_flash_attention(grad_o, q, k, v, o, lse, causal, window_left, window_right, scale):

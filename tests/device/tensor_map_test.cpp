@@ -173,6 +173,22 @@ TEST(TensorMap, StridesOfSingleEntriesMayBeAnything) {
             (std::array<std::uint64_t, 3>{128, 128, 128}));
 }
 
+// Entries of a ragged batch may all be empty; its heads are then no elements apart.
+TEST(TensorMap, TensorsWithoutRowsMayHaveNoStrides) {
+  FeatureParams p = params_of(1, 8, 4, 100, 300, 64);
+  constexpr int kNone[2] = {0, 0};
+  p.cu_seqlens_q = p.cu_seqlens_k = kNone;
+  p.q_strides.head = p.k_strides.head = 0;
+  for (const MappedTensor tensor : {MappedTensor::q, MappedTensor::k}) {
+    const TensorMapShape shape = tensor_map_shape(p, boxes_of(64), tensor);
+    EXPECT_EQ(shape.extents[1], 1U);
+    EXPECT_EQ(shape.strides_bytes[1], 128U);
+  }
+  p.total_k = 1;
+  expect_error(ErrorCode::unsupported, "the head stride of k is 0",
+               [&] { (void)tensor_map_shape(p, boxes_of(64), MappedTensor::k); });
+}
+
 TEST(TensorMap, WhatCannotBeCopiedIsRefusedWithWhatWouldBeRight) {
   const auto refusal = [](const std::string& words, const auto& change) {
     FeatureParams p = params_of(2, 8, 4, 100, 300, 64);

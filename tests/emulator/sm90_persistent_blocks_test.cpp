@@ -101,6 +101,33 @@ TEST(EmulatedPersistentEntries, BlocksBesideValues) {
                        featured_problem(Element::fp16, 64, kCausal, {.blocks = true})),
              featured_problem(Element::fp16, 64, kCausal, {.lengths = true, .blocks = true, .prefix = true})>();
 }
+// Exponentials beside the values of the tile before and the scores of the next, which are of other places of the list.
+TEST(EmulatedPersistentEntries, BlocksBesideBothProducts) {
+  constexpr Config kBoth{.m_warpgroups = 2,
+                         .block_n = 32,
+                         .stages = 3,
+                         .q_stages = 2,
+                         .scheduler = Scheduler::static_persistent,
+                         .softmax_overlap = SoftmaxOverlap::qk_pv,
+                         .gemm_order = GemmOrder::interleaved};
+  constexpr Problem kWindows =
+      featured_problem(Element::fp16, 64, kWindow, {.lengths = true, .pages = true, .blocks = true});
+  static_assert(canonical(kBoth, kWindows).softmax_overlap == SoftmaxOverlap::qk_pv);
+  run_blocks<canonical(kBoth, kWindows), kWindows>();
+  constexpr Config kDeferred{.m_warpgroups = 1,
+                             .kv_groups = 2,
+                             .block_n = 32,
+                             .stages = 3,
+                             .softmax_overlap = SoftmaxOverlap::qk_pv,
+                             .gemm_order = GemmOrder::qk_first,
+                             .row_max = RowMax::stale_16,
+                             .overflow_check = OverflowCheck::deferred,
+                             .mask_path = MaskPath::redo,
+                             .barrier_wait = BarrierWait::try_wait_early};
+  constexpr Problem kCausals =
+      featured_problem(Element::bf16, 64, kCausal, {.softcap = true, .blocks = true, .prefix = true});
+  run_blocks<canonical(kDeferred, kCausals), kCausals>();
+}
 // Consumer warpgroups share a list, and tiles of which only one of them sees keys.
 TEST(EmulatedPersistentEntries, BlocksOfTwoConsumerWarpgroups) {
   run_blocks<Config{.m_warpgroups = 2, .block_n = 32, .stages = 2, .pingpong = Pingpong::on},

@@ -47,6 +47,16 @@ TEST(EmulatedPersistentBlocks, StreamKOfTwoConsumerWarpgroups) {
   constexpr Problem kProblem = featured_problem(Element::bf16, 128, kCausal, {.sinks = true, .blocks = true});
   run_lists<stream(2), kProblem>();
 }
+TEST(EmulatedPersistentBlocks, StreamKBesideBothProducts) {
+  run_lists<[] {
+    Config c = stream(2);
+    c.stages = 3;
+    c.producer = Producer::warpgroup;
+    c.softmax_overlap = SoftmaxOverlap::qk_pv;
+    return c;
+  }(),
+            featured_problem(Element::fp16, 128, kNone, {.blocks = true})>();
+}
 TEST(EmulatedPersistentBlocks, StreamKOfVirtualCtas) {
   constexpr Config kVirtual{.m_warpgroups = 2,
                             .block_n = 64,

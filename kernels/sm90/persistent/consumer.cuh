@@ -124,10 +124,14 @@ struct Consumer {
   __device__ __forceinline__ Pieces take_piece(WorkShare& share) const {
     unsigned words[4];
     ptx::ld_shared_v4(words, mainloop.gemms.smem.q_tile(mainloop.query.stage) + 16);
+    // In front of the branch: under a condition ptxas 13.0 made of it redux instructions whose predicate it had not
+    // set.
+    const Range tiles = {ptx::warp_uniform(words[0]), ptx::warp_uniform(words[1])};
+    const Pieces pieces = {ptx::warp_uniform(words[2]), ptx::warp_uniform(words[3])};
     if (mainloop.scores.changes.blocks.numbers == nullptr) return {1, 0};
-    share.tiles = {ptx::warp_uniform(words[0]), ptx::warp_uniform(words[1])};
+    share.tiles = tiles;
     share.end = share.row < mainloop.scores.params.len_q ? share.tiles.end : share.tiles.first;
-    return {ptx::warp_uniform(words[2]), ptx::warp_uniform(words[3])};
+    return pieces;
   }
 
   __device__ __forceinline__ void run_q_tile(const QTile& at, const WorkShare& share, const Target<kProblem>& target,

@@ -48,13 +48,12 @@ HEED_HOST_DEVICE constexpr Config canonical(Config c, const Problem& problem) {
       c.epilogue = EpilogueStore::smem_b128;
     // The numbers of an entry may be the work of the launch before, which the producer waits for.
     if (entries_differ(problem.features)) c.tile_setup = TileSetup::lazy;
-    // A Q tile lies in one block of rows, of 128 at most, and a KV tile in one of keys, and tiles are taken one after
-    // the other.
+    // A Q tile lies in one block of rows, of 128 at most, and a KV tile in one of keys, any of which may be masked.
     if (problem.features.blocks) {
       if (block_rows(c) > kMostBlock) c.m_warpgroups = kMostBlock / kWarpgroupRows;
       if (c.tile_order == TileOrder::paired) c.tile_order = TileOrder::row_major;
       c.block_n = c.block_n < kLeastBlock ? kLeastBlock / 2 : kLeastBlock;
-      if (c.softmax_overlap == SoftmaxOverlap::qk_pv) c.softmax_overlap = SoftmaxOverlap::none;
+      if (c.mask_path == MaskPath::separate_loop) c.mask_path = MaskPath::branch;
     }
     // Boxes divide pages and tiles.
     if (problem.features.pages)

@@ -6,6 +6,67 @@
 
 namespace heed::sm90_persistent {
 
+/// Mainloop::run_overlapped of programs with lists of blocks (SoftmaxOverlap::qk_pv).
+template <const Config& kConfig, const Problem& kProblem>
+__device__ __forceinline__ void run_listed_tiles_overlapped(Mainloop<kConfig, kProblem>& loop, int n, int first,
+                                                            int seen_by_all, unsigned long long queries) {
+  using Loop = Mainloop<kConfig, kProblem>;
+  constexpr int kKeys = Loop::kKeys;
+  auto& gemms = loop.gemms;
+  auto& scores = loop.scores;
+  typename Loop::AccS s[2];
+  typename Loop::FragP p[2];
+  int key = scores.first_key(n);
+  int next_key = n > first ? scores.first_key(n - 1) : 0;
+  gemms.scores(s[0], queries);
+  gemms.try_wait_next(gemms.kv_stage);
+  const int hidden = Loop::kBegins ? scores.hidden_from_some(gemms) : 0;
+  const auto is_masked = [&](int at) { return at + kKeys > seen_by_all || (Loop::kBegins && at < hidden); };
+  // Values of the tile that has been exponentiated last come with the next stage.
+  const auto clear_values_of_last = [&] {
+    if (is_masked(key)) clear_hidden_values(gemms, scores, key);
+  };
+  if (n == first) {
+    loop.first_tile_softmax(p[0], s[0], n, key, is_masked(key), {});
+    loop.release_queries();
+    gemms.skip_iteration();
+    clear_values_of_last();
+    loop.values_alone(p[0]);
+    return;
+  }
+  loop.template overlapped<true, false, true>(s[1], p[0], s[0], p[1], queries, n, key, is_masked(key));
+  const auto take_next_key = [&] {
+    clear_values_of_last();
+    key = next_key;
+    if (n > first) next_key = scores.first_key(n - 1);
+  };
+#pragma unroll 1
+  for (--n; n > first + 1;) {
+    take_next_key();
+    loop.template overlapped<true, true, true>(s[0], p[1], s[1], p[0], queries, n, key, is_masked(key));
+    --n;
+    take_next_key();
+    loop.template overlapped<true, true, true>(s[1], p[0], s[0], p[1], queries, n, key, is_masked(key));
+    --n;
+  }
+  // Two ends, as in Mainloop::run_overlapped.
+  take_next_key();
+  if (n == first) {
+    loop.template overlapped<true, true, false>(s[0], p[1], s[1], p[0], queries, n, key, is_masked(key));
+    loop.release_queries();
+    clear_values_of_last();
+    loop.values_alone(p[1]);
+  } else {
+    loop.template overlapped<true, true, true>(s[0], p[1], s[1], p[0], queries, n, key, is_masked(key));
+    --n;
+    take_next_key();
+    loop.template overlapped<true, true, false>(s[1], p[0], s[0], p[1], queries, n, key, is_masked(key));
+    loop.release_queries();
+    clear_values_of_last();
+    loop.values_alone(p[0]);
+  }
+}
+
 /// Mainloop::run_tiles of programs with lists of blocks: the last of a list first, and any of them may have keys that
 /// some row does not see.
 template <const Config& kConfig, const Problem& kProblem>
@@ -14,6 +75,10 @@ __device__ __forceinline__ void run_listed_tiles(Mainloop<kConfig, kProblem>& lo
   using Loop = Mainloop<kConfig, kProblem>;
   constexpr int kKeys = Loop::kKeys;
   constexpr bool kBegins = Loop::kBegins;
+  if constexpr (kConfig.softmax_overlap == SoftmaxOverlap::qk_pv) {
+    run_listed_tiles_overlapped(loop, n, first, seen_by_all, queries);
+    return;
+  }
   auto& gemms = loop.gemms;
   auto& scores = loop.scores;
   auto& softmax = loop.softmax;

@@ -339,7 +339,8 @@ struct TmaProducer {
     const bool stays = is_resident_head(tile, kv_head);
     const int chosen_at = Schedule::iteration_of_draw(tiles_of(seen, 0));
     if (!started) load_q(tile, q_stage, 0, kConfig.m_warpgroups, stays && kResidentFirstTiles == 0);
-    int before[kKvGroups];  // the first key of the tile before, whose values are next: with lists of blocks
+    // With lists of blocks the first keys of the tiles before, the last of which is the next with values.
+    int before[kKvGroups][v_lag(kConfig)];
     bool more = true;
     for (int kv_stage = 0; more; ++kv_stage) {
       more = false;
@@ -361,7 +362,7 @@ struct TmaProducer {
         PageBox value_boxes{};
         if constexpr (kByWarp) {
           if (has_keys) key_boxes = boxes_of(key, tile);
-          if (has_values) value_boxes = boxes_of(kBlocks ? before[g] : n + v_lag(kConfig), tile);
+          if (has_values) value_boxes = boxes_of(kBlocks ? before[g][v_lag(kConfig) - 1] : n + v_lag(kConfig), tile);
         }
         if (!started || kv_stage > 0) {
           // No one has used a stage before; asking takes 30 clocks, in front of loads that are waited for.
@@ -373,10 +374,14 @@ struct TmaProducer {
             load_operand<kKeysFirst>(maps.k, smem.keys(g, stage), barrier, key, kv_head, tile.batch, keys_stay,
                                      origin(tile), key_boxes);
           if (has_values)
-            load_operand<kValuesFirst>(maps.v, smem.values(g, stage), barrier, kBlocks ? before[g] : n + v_lag(kConfig),
-                                       kv_head, tile.batch, stays, origin(tile), value_boxes);
+            load_operand<kValuesFirst>(maps.v, smem.values(g, stage), barrier,
+                                       kBlocks ? before[g][v_lag(kConfig) - 1] : n + v_lag(kConfig), kv_head,
+                                       tile.batch, stays, origin(tile), value_boxes);
         }
-        if constexpr (kBlocks) before[g] = key;
+        if constexpr (kBlocks) {
+          if constexpr (v_lag(kConfig) > 1) before[g][1] = before[g][0];
+          before[g][0] = key;
+        }
         ring[g].advance();
       }
       if (kv_stage == chosen_at) choose_next();
