@@ -174,10 +174,19 @@ class Cell {
     for (const Family* family : families()) {
       if (family->is_special() || family->refuses(w, device_)) continue;
       if (device_.kind != DeviceKind::cuda || is_wanted(*family, w)) add_plain(*family, w);
-      // No rule names fwd_sm90_split for problems with features (dispatch_table.cpp).
-      const bool has_rule = family->name() != "fwd_sm90_split";
-      if (len_q != 1 && has_rule && has_features(family->features())) add_with_features(*family, w);
+      if (len_q != 1 && has_features(family->features()))
+        add_with_features(*family, family->name() == "fwd_sm90_split" ? short_launch(w) : w);
     }
+  }
+
+  // What fwd_sm90_split is the default of; under a window as many keys as there were.
+  [[nodiscard]] Workload short_launch(const Workload& drawn) const {
+    Workload w = drawn;
+    w.batch = 1;
+    w.heads = w.heads_kv = 8;
+    w.len_q = 512;
+    if (!w.has_left_bound()) w.len_k = 512;
+    return reduced(w);
   }
 
   // Whether plans of problems without features take this family's choice for a workload: programs of a family that no
@@ -219,6 +228,7 @@ class Cell {
     // A program of fwd_sm80 with features takes NVRTC 2 to 18 s where others take about one. For Hopper it is the
     // one of dropout and of small pages, and one is enough.
     const bool one_alone = family.name() == "fwd_sm80" && device_.compute_capability >= 90;
+    // Dropout would take registers from all others of fwd_sm90_persistent.
     if (family.name() == "fwd_sm90_persistent" && !find_family("fwd_sm80").refuses(w, device_)) usual.dropout = false;
     const Features all = usual;
     // Norms and gates take registers where rows of O are written. Where a GPU's programs with them have other

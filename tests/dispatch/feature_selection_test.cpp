@@ -244,7 +244,7 @@ TEST(FeatureCovering, GpuFamiliesWithFeaturesHaveTheirPrograms) {
   int expected = 0;
   for (const Family* family : families())
     if (family->device() == DeviceKind::cuda && has_features(family->features()) &&
-        family->name() != "fwd_sm90_split" && !family->refuses(parse_workload("b1h8l512d64"), device) &&
+        !family->refuses(parse_workload("b1h8l512d64"), device) &&
         (!family->is_special() || family->name() == "fwd_sm90_decode"))  // the first of those for few queries
       expected += 2 * 3;
   int found = 0;

@@ -85,8 +85,7 @@ TEST(Sm90PersistentFeatures, ComesFirstForManyRows) {
   EXPECT_EQ(chosen("b4h32l1024d128:causal_top_left:prefix=100"), "fwd_sm90_persistent");
   EXPECT_EQ(chosen("b4h32l1024d128:blocks=64/window1"), "fwd_sm90_persistent");
   EXPECT_EQ(chosen("b4h32l1024d128:page=1"), "fwd_sm80");
-  // Not measured: with dropout this family is for what fwd_sm80 refuses.
-  EXPECT_EQ(chosen("b4h32l1024d128:causal_top_left:dropout=0.1"), "fwd_sm80");
+  EXPECT_EQ(chosen("b4h32l1024d128:causal_top_left:dropout=0.1"), "fwd_sm90_persistent");
   EXPECT_EQ(chosen("b4h32l1024d96:causal_top_left:dropout=0.1"), "fwd_sm90_persistent");
 }
 

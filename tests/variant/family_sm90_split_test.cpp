@@ -5,7 +5,7 @@
 namespace heed {
 namespace {
 
-TEST(Families, ShortLaunchesTakeFeaturesWhereAskedByName) {
+TEST(Families, ShortLaunchesTakeFeatures) {
   DeviceFacts hopper = gpu_limits("sm_90a");
   hopper.processors = 132;
   const Family& family = find_family("fwd_sm90_split");
@@ -16,7 +16,7 @@ TEST(Families, ShortLaunchesTakeFeaturesWhereAskedByName) {
                                         {":ragged", ".lengths"}}) {
     const Workload workload = parse_workload(std::string("b1h8l512d64:blhd") + feature);
     EXPECT_EQ(family.refuses(workload, hopper).value_or(""), "") << feature;
-    EXPECT_EQ(default_family(workload, hopper).name(), "fwd_sm80") << feature;
+    EXPECT_EQ(default_family(workload, hopper).name(), "fwd_sm90_split") << feature;
     EXPECT_THAT(parse_variant("fwd_sm90_split", workload, hopper).unit(),
                 ::testing::AllOf(::testing::HasSubstr(std::string(".features = {") + member + " = true}"),
                                  ::testing::HasSubstr("heed::Params<kProblem> params")));

@@ -27,14 +27,14 @@ __device__ __forceinline__ void run_listed_tiles_overlapped(Mainloop<kConfig, kP
     if (is_masked(key)) clear_hidden_values(gemms, scores, key);
   };
   if (n == first) {
-    loop.first_tile_softmax(p[0], s[0], n, key, is_masked(key), {});
+    loop.first_tile_softmax(p[0], s[0], n, is_masked(key), {});
     loop.release_queries();
     gemms.skip_iteration();
     clear_values_of_last();
     loop.values_alone(p[0]);
     return;
   }
-  loop.template overlapped<true, false, true>(s[1], p[0], s[0], p[1], queries, n, key, is_masked(key));
+  loop.template overlapped<true, false, true>(s[1], p[0], s[0], p[1], queries, n, is_masked(key));
   const auto take_next_key = [&] {
     clear_values_of_last();
     key = next_key;
@@ -43,24 +43,24 @@ __device__ __forceinline__ void run_listed_tiles_overlapped(Mainloop<kConfig, kP
 #pragma unroll 1
   for (--n; n > first + 1;) {
     take_next_key();
-    loop.template overlapped<true, true, true>(s[0], p[1], s[1], p[0], queries, n, key, is_masked(key));
+    loop.template overlapped<true, true, true>(s[0], p[1], s[1], p[0], queries, n, is_masked(key));
     --n;
     take_next_key();
-    loop.template overlapped<true, true, true>(s[1], p[0], s[0], p[1], queries, n, key, is_masked(key));
+    loop.template overlapped<true, true, true>(s[1], p[0], s[0], p[1], queries, n, is_masked(key));
     --n;
   }
   // Two ends, as in Mainloop::run_overlapped.
   take_next_key();
   if (n == first) {
-    loop.template overlapped<true, true, false>(s[0], p[1], s[1], p[0], queries, n, key, is_masked(key));
+    loop.template overlapped<true, true, false>(s[0], p[1], s[1], p[0], queries, n, is_masked(key));
     loop.release_queries();
     clear_values_of_last();
     loop.values_alone(p[1]);
   } else {
-    loop.template overlapped<true, true, true>(s[0], p[1], s[1], p[0], queries, n, key, is_masked(key));
+    loop.template overlapped<true, true, true>(s[0], p[1], s[1], p[0], queries, n, is_masked(key));
     --n;
     take_next_key();
-    loop.template overlapped<true, true, false>(s[1], p[0], s[0], p[1], queries, n, key, is_masked(key));
+    loop.template overlapped<true, true, false>(s[1], p[0], s[0], p[1], queries, n, is_masked(key));
     loop.release_queries();
     clear_values_of_last();
     loop.values_alone(p[0]);

@@ -68,11 +68,17 @@ struct Mainloop {
       if (gemms.thread.lane == 0) ptx::mbarrier_arrive(gemms.smem.q_empty(query.stage));
   }
 
+  /// Hides what rows do not see of tile n, whose keys with lists of blocks are those of the list's block.
+  __device__ __forceinline__ void mask_tile(AccS& s, int n) const {
+    if constexpr (kProblem.features.blocks)
+      scores.mask(s, gemms, scores.first_key(n));
+    else
+      scores.mask(s, gemms, n * kKeys);
+  }
   /// Of the first tile's products, some of whose keys may be hidden.
-  __device__ __forceinline__ void first_tile_softmax(FragP& p, AccS& s, int n, int first_key, bool masked,
-                                                     const NextBiases& biases) {
+  __device__ __forceinline__ void first_tile_softmax(FragP& p, AccS& s, int n, bool masked, const NextBiases& biases) {
     scores.change(s, gemms, n, biases);
-    if (masked) scores.mask(s, gemms, first_key);
+    if (masked) mask_tile(s, n);
     if (kConfig.row_max != RowMax::stale_16 || !softmax.stale_16(p, s, scores.scale_log2))
       softmax.online(p, s, scores.scale_log2, gemms.acc_o);
     scores.drop(p, gemms, n);
@@ -170,8 +176,7 @@ struct Mainloop {
       gemms.scores(s, queries);
       gemms.try_wait_next(gemms.kv_stage);
       const int hidden = kBegins ? scores.hidden_from_some(gemms) : 0;
-      first_tile_softmax(p, s, n, n * kKeys, is_first_masked(n, seen_by_all) || (kBegins && n * kKeys < hidden),
-                         biases);
+      first_tile_softmax(p, s, n, is_first_masked(n, seen_by_all) || (kBegins && n * kKeys < hidden), biases);
       clear_values_past_keys(gemms, scores, n);
       const auto step = [&] { return kTogether && n > both_see ? 2 : 1; };
       int by = step();
@@ -241,7 +246,7 @@ struct Mainloop {
     const int hidden = kBegins ? scores.hidden_from_some(gemms) : 0;
     const bool masked = is_first_masked(n, seen_by_all) || (kBegins && n * kKeys < hidden);
     if (kKnown.some_are_one && (!kKnown.some_are_more || n == first)) {
-      first_tile_softmax(p[0], s[0], n, n * kKeys, masked, NextBiases{});
+      first_tile_softmax(p[0], s[0], n, masked, NextBiases{});
       release_queries();
       gemms.skip_iteration();  // between a tile's scores and its values
       clear_values_past_keys(gemms, scores, n);
@@ -252,23 +257,23 @@ struct Mainloop {
     const auto hides = [&](int tile) {
       return kMayHide && ((tile + 1) * kKeys > seen_by_all || (kBegins && tile * kKeys < hidden));
     };
-    overlapped<kMayHide, false, true>(s[1], p[0], s[0], p[1], queries, n, n * kKeys, masked);
+    overlapped<kMayHide, false, true>(s[1], p[0], s[0], p[1], queries, n, masked);
     clear_values_past_keys(gemms, scores, n);
 #pragma unroll 1
     for (--n; n > first + 1; n -= 2) {
-      overlapped<kMayHide, true, true>(s[0], p[1], s[1], p[0], queries, n, n * kKeys, hides(n));
-      overlapped<kMayHide, true, true>(s[1], p[0], s[0], p[1], queries, n - 1, (n - 1) * kKeys, hides(n - 1));
+      overlapped<kMayHide, true, true>(s[0], p[1], s[1], p[0], queries, n, hides(n));
+      overlapped<kMayHide, true, true>(s[1], p[0], s[0], p[1], queries, n - 1, hides(n - 1));
     }
     // One or two are left. Two ends cost nothing; copied to the same registers, probabilities would be what ptxas
     // serialises products for (C7513).
     if (kKnown.some_are_even && (!kKnown.some_are_odd || n == first)) {
-      overlapped<kMayHide, true, false>(s[0], p[1], s[1], p[0], queries, n, n * kKeys, hides(n));
+      overlapped<kMayHide, true, false>(s[0], p[1], s[1], p[0], queries, n, hides(n));
       release_queries();
       clear_values_before_keys(gemms, scores, n);
       values_alone(p[1]);
     } else {
-      overlapped<kMayHide, true, true>(s[0], p[1], s[1], p[0], queries, n, n * kKeys, hides(n));
-      overlapped<kMayHide, true, false>(s[1], p[0], s[0], p[1], queries, first, first * kKeys, hides(first));
+      overlapped<kMayHide, true, true>(s[0], p[1], s[1], p[0], queries, n, hides(n));
+      overlapped<kMayHide, true, false>(s[1], p[0], s[0], p[1], queries, first, hides(first));
       release_queries();
       clear_values_before_keys(gemms, scores, first);
       values_alone(p[0]);
@@ -279,10 +284,9 @@ struct Mainloop {
   /// The exponentials of tile n's scores `s` to `p`, while the values of the tile before, with probabilities
   /// `p_before`, and the scores of the next one are multiplied. Nothing stays in flight: ptxas serialises all products
   /// of a kernel that keeps one in flight over a loop's back edge.
-  /// @param first_key of tile n
   template <bool kMayHide, bool kBefore, bool kMore>
   __device__ __forceinline__ void overlapped(AccS& next, FragP& p, AccS& s, const FragP& p_before,
-                                             unsigned long long queries, int n, int first_key, bool masked) {
+                                             unsigned long long queries, int n, bool masked) {
     gemms.wait_for_next_stage();
     if constexpr (Gemms::kAhead && kMore) {
       sm90::PipelineState<kConfig.stages> following = gemms.kv_stage;
@@ -303,14 +307,14 @@ struct Mainloop {
     float factor[2] = {1.0F, 1.0F};
     constexpr bool kFirst = !kBefore && kConfig.row_max == RowMax::stale_16;
     constexpr bool kVotesOnMasks = kMayHide && kBefore && kConfig.mask_path == MaskPath::redo;
-    if (kFirst && masked) scores.mask(s, gemms, first_key);
+    if (kFirst && masked) mask_tile(s, n);
     const bool is_known = masked && !kVotesOnMasks;
     const bool exact = kFirst
                            ? !softmax.stale_16(p, s, scores.scale_log2)
                            : !kBefore || is_known || (kVotesAtOnce && !softmax.stale(p, s, scores.scale_log2, masked));
     bool overflowed = false;
     if (exact) {
-      if (!kFirst && masked) scores.mask(s, gemms, first_key);
+      if (!kFirst && masked) mask_tile(s, n);
       softmax.online_probabilities(p, factor, s, scores.scale_log2);
     } else if constexpr (!kVotesAtOnce && !kFirst) {
       overflowed = softmax.stale_branchless(p, s, scores.scale_log2, masked);
@@ -321,7 +325,7 @@ struct Mainloop {
     gemms.release_stage();
     if (kBefore && exact) Softmax::rescale(gemms.acc_o, factor);
     if (!kVotesAtOnce && overflowed) {
-      if (kVotesOnMasks && masked) scores.mask(s, gemms, first_key);
+      if (kVotesOnMasks && masked) mask_tile(s, n);
       softmax.online(p, s, scores.scale_log2, gemms.acc_o);
     }
     scores.drop(p, gemms, n);
