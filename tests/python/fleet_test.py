@@ -7,11 +7,13 @@ import io
 import json
 import os
 import stat
+import sys
 import tempfile
 import threading
 import time
 import unittest
 from pathlib import Path
+from unittest import mock
 
 from heed import fleet
 
@@ -118,10 +120,11 @@ class Fleet(unittest.TestCase):
         self.assertEqual(self.call("--trials", 0)[0], 2)
         self.assertEqual(self.call("--device", "abacus")[0], 2)
 
-    @unittest.skipIf(importlib.util.find_spec("ray"), "Ray is installed")
     def test_without_ray(self):
-        code, _, err = self.call()
+        with mock.patch.dict(sys.modules, {"ray": None}):
+            code, _, err = self.call()
         self.assertEqual(code, 1)
+        self.assertIn("Ray cannot be imported", err)
         self.assertIn("pip install", err)
 
     @unittest.skipUnless(importlib.util.find_spec("ray"), "Ray is not installed")

@@ -6,6 +6,7 @@ import unittest
 import torch
 import torch.nn.functional as F
 from attention_cases import DEVICES, SIZES, TOLERANCES, require_programs, tensors
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 MASKS = [
     {},
@@ -70,6 +71,18 @@ class Kernels(unittest.TestCase):
             self.assertEqual(found, kernels, f"{mask} {bounds} {lengths}")
         for dim in (36, 264):
             self.assertIsNone(gradients.kernel_for("cuda", torch.bfloat16, dim, 64, 64, unfused.NONE, -1, -1))
+
+
+class TracesOfGpus(unittest.TestCase):
+    def test_one_after_the_other(self):
+        # Each trace of torch.compile has tensors of its own, and eager calls come between.
+        for window in (-1, 5):
+            for _ in range(2):
+                with FakeTensorMode():
+                    q, k = (torch.empty(1, 4, length, 64, dtype=torch.float16, device="cuda") for length in (32, 48))
+                    lse = torch.empty(1, 4, 32, device="cuda")
+                    found = gradients.backward_by_flash_attention(q, q, k, k, q, lse, False, window, window, 0.125)
+                    self.assertEqual([one.shape for one in found], [q.shape, k.shape, k.shape])
 
 
 class Gradients(unittest.TestCase):
