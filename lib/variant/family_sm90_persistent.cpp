@@ -124,10 +124,6 @@ const KnobTable<sm90_persistent::Config>& table() {
     t.add("rowsum_placement", &C::rowsum_placement,
           "where P is summed in the source: after the exponential, 16 keys later, or at the end of the tile")
         .acts_on({issue, fma, exponentials});
-    t.add("page_loads", &C::page_loads,
-          "pages of keys: loaded by one thread, or by the lanes of its warp, which look them up before they wait for a "
-          "stage")
-        .acts_on({latency, l2, dram});
     t.add("virtual_ctas", &C::virtual_ctas, {1, 2, 3, 4},
           "CTAs that run as one, each with stages and a producer warp of its own")
         .acts_on({latency, launch, tail, l2, dram});

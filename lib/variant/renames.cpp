@@ -178,26 +178,38 @@ std::string renamed(const FamilyRename& family, const std::string& setting) {
   return std::string(knob->now) + "=" + (found == knob->values.end() ? value : std::string(found->second));
 }
 
-// Knobs that came later, with the value that stands for what was there before: what is stored without them had it.
-struct LaterKnob {
+struct FamilySetting {
   std::string_view family;
   std::string_view knob;
   std::string_view value;
 };
-constexpr std::array<LaterKnob, 6> kLaterKnobs = {{{"fwd_sm90_decode", "max_splits", "0"},
-                                                   {"fwd_sm80", "rowsum", "fadd"},
-                                                   {"fwd_sm90_persistent", "rowsum", "fadd"},
-                                                   {"fwd_sm90_persistent", "page_loads", "thread"},
-                                                   {"fwd_cpu", "lanes", "queries"},
-                                                   {"fwd_cpu", "split_keys", "0"}}};
+// Knobs that came later, with the value that stands for what was there before: what is stored without them had it.
+constexpr std::array<FamilySetting, 5> kLaterKnobs = {{{"fwd_sm90_decode", "max_splits", "0"},
+                                                       {"fwd_sm80", "rowsum", "fadd"},
+                                                       {"fwd_sm90_persistent", "rowsum", "fadd"},
+                                                       {"fwd_cpu", "lanes", "queries"},
+                                                       {"fwd_cpu", "split_keys", "0"}}};
+// Knobs that are gone, with the value that stands for what is there today: what is stored with it is read without it.
+// Another value has no program: it stays in the text, and the name of the knob is refused.
+constexpr std::array<FamilySetting, 1> kGoneKnobs = {{{"fwd_sm90_persistent", "page_loads", "thread"}}};
 
 std::string with_later_knobs(std::string text) {
-  for (const LaterKnob& later : kLaterKnobs)
+  for (const FamilySetting& later : kLaterKnobs)
     if (text.starts_with(fmt::format("{}:", later.family)) &&
         text.find(fmt::format(",{}=", later.knob)) == std::string::npos &&
         text.find(fmt::format(":{}=", later.knob)) == std::string::npos)
       text += fmt::format(",{}={}", later.knob, later.value);
   return text;
+}
+
+std::string without_gone_knobs(std::string_view text) {
+  const std::size_t colon = text.find(':');
+  const std::string family(text.substr(0, colon));
+  if (colon == std::string_view::npos) return family;
+  std::vector<std::string> settings = split(text.substr(colon + 1), ',');
+  for (const FamilySetting& gone : kGoneKnobs)
+    if (gone.family == family) std::erase(settings, fmt::format("{}={}", gone.knob, gone.value));
+  return settings.empty() ? family : family + ":" + join(settings, ",");
 }
 
 }  // namespace
@@ -212,7 +224,7 @@ std::string with_current_names(std::string_view text) {
     for (const std::string& setting : split(text.substr(colon + 1), ',')) settings.push_back(renamed(family, setting));
     return with_later_knobs(current + ":" + join(settings, ","));
   }
-  return with_later_knobs(std::string(text));
+  return with_later_knobs(without_gone_knobs(text));
 }
 
 std::string_view current_family_name(std::string_view name) {

@@ -182,21 +182,6 @@ TEST(EmulatedPersistentEntries, PagesOfACluster) {
             featured_problem(Element::fp16, 64, kNone, {.pages = true})>();
 }
 
-TEST(EmulatedPersistentEntries, PagesThatAWarpFinds) {
-  constexpr Problem kBoth = featured_problem(Element::bf16, 128, kCausal, {.lengths = true, .pages = true});
-  constexpr Config kDrawn{.m_warpgroups = 1,
-                          .block_n = 64,
-                          .stages = 2,
-                          .q_stages = 2,
-                          .scheduler = Scheduler::dynamic_persistent,
-                          .softmax_overlap = SoftmaxOverlap::qk_pv,
-                          .page_loads = PageLoads::warp};
-  static_assert(canonical(kDrawn, kBoth).page_loads == PageLoads::warp);
-  run_pages<canonical(kDrawn, kBoth), kBoth>();
-  run_pages<Config{.m_warpgroups = 1, .kv_groups = 2, .block_n = 32, .stages = 2, .page_loads = PageLoads::warp},
-            featured_problem(Element::fp16, 64, kWindow, {.pages = true})>();
-}
-
 // KV tiles begin where a box of a page does, in front of the first key that a row sees.
 TEST(EmulatedPersistentEntries, PagesUnderAWindow) {
   run_pages<kOne, featured_problem(Element::fp16, 64, kWindow, {.pages = true})>();

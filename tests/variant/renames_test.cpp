@@ -26,18 +26,16 @@ TEST(Renames, StoredVariantsParseAsTheSameConfig) {
       "setmaxnreg=after_loads,tile_setup=early,pdl_trigger=last_load,epilogue=smem_b128,tile_order=row_major,"
       "share_causal_tail=off,evict_first=all_but_first_q_2k,barrier_wait=try_wait_early,stage_release=predicated,"
       "rowsum_reduce=beside_pv,scale_placement=step_ahead,convert_placement=step_later,rowsum_placement=at_end,"
-      "specialize=none,prune=off,o_layout=strided,virtual_ctas=1,min_blocks=1,rowsum=fadd,page_loads=thread";
+      "specialize=none,prune=off,o_layout=strided,virtual_ctas=1,min_blocks=1,rowsum=fadd";
   EXPECT_EQ(with_current_names(stored), now);
   const Workload workload = parse_workload("b4h16l4096d128:fp16:causal_top_left");
   // Today's texts have the specialization last; those of before have it among the knobs, and are read alike.
   const std::string specialization = "specialize=none,prune=off,o_layout=strided,";
   std::string written = now;
-  // Later knobs stand behind all others there, and in their places in what is written today.
-  for (const auto& [later, next] :
-       {std::pair<std::string, std::string>{"rowsum=fadd", "pingpong="}, {"page_loads=thread", "virtual_ctas="}}) {
-    written.erase(written.find("," + later), later.size() + 1);
-    written.insert(written.find(next), later + ",");
-  }
+  // A later knob stands behind all others there, and in its place in what is written today.
+  const std::string later = "rowsum=fadd";
+  written.erase(written.find("," + later), later.size() + 1);
+  written.insert(written.find("pingpong="), later + ",");
   written.erase(written.find(specialization), specialization.size());
   written += "," + specialization.substr(0, specialization.size() - 1);
   EXPECT_EQ(describe(parse_variant(now, workload, kHopper)), written);
@@ -52,8 +50,27 @@ TEST(Renames, KnobsThatCameLater) {
   EXPECT_EQ(with_current_names("fwd_sm80:block_m=64"), "fwd_sm80:block_m=64,rowsum=fadd");
   EXPECT_EQ(with_current_names("fwd_sm80:rowsum=mma,block_m=64"), "fwd_sm80:rowsum=mma,block_m=64");
   EXPECT_EQ(with_current_names("fwd_sm90_persistent:rowsum_reduce=at_end"),
-            "fwd_sm90_persistent:rowsum_reduce=at_end,rowsum=fadd,page_loads=thread");
+            "fwd_sm90_persistent:rowsum_reduce=at_end,rowsum=fadd");
   EXPECT_EQ(with_current_names("fwd_cpu:block_m=64"), "fwd_cpu:block_m=64,lanes=queries,split_keys=0");
+}
+
+// A knob that is gone is read where it had the value of what is there today, and refused by name where it had another.
+TEST(Renames, KnobsThatAreGone) {
+  const std::string today = "fwd_sm90_persistent:rowsum=mma,min_blocks=1";
+  for (const char* stored : {"fwd_sm90_persistent:page_loads=thread,rowsum=mma,min_blocks=1",
+                             "fwd_sm90_persistent:rowsum=mma,page_loads=thread,min_blocks=1",
+                             "fwd_sm90_persistent:rowsum=mma,min_blocks=1,page_loads=thread"})
+    EXPECT_EQ(with_current_names(stored), today);
+  EXPECT_EQ(with_current_names("fwd_sm90_persistent:page_loads=thread"), "fwd_sm90_persistent");
+  EXPECT_EQ(with_current_names("fwd_sm80:page_loads=thread,rowsum=mma"), "fwd_sm80:page_loads=thread,rowsum=mma");
+  try {
+    (void)parse_variant(with_current_names("fwd_sm90_persistent:page_loads=warp"), parse_workload("b1h8l512d64"),
+                        kHopper);
+    FAIL();
+  } catch (const Error& e) {
+    EXPECT_EQ(e.code(), ErrorCode::usage);
+    EXPECT_THAT(e.what(), testing::HasSubstr("unknown knob \"page_loads\""));
+  }
 }
 
 TEST(Renames, EveryFamilyOfBefore) {
@@ -82,7 +99,7 @@ TEST(Renames, PairedTilesOfFwdSm80AreInTheOrderOfFwdSm90Split) {
   for (const char* stored : {"fwd_sm80:block_m=64,tile_order=mirrored", "fwd_sm80:block_m=64,tile_order=paired"})
     EXPECT_EQ(with_current_names(stored), "fwd_sm80:block_m=64,tile_order=lpt_then_spt,rowsum=fadd");
   EXPECT_EQ(with_current_names("fwd_sm90_stream:tile_order=mirrored"),
-            "fwd_sm90_persistent:tile_order=paired,rowsum=fadd,page_loads=thread");
+            "fwd_sm90_persistent:tile_order=paired,rowsum=fadd");
 }
 
 TEST(Renames, LeavesCurrentAndUnknownTextsAlone) {

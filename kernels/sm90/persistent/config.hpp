@@ -82,12 +82,6 @@ enum class Producer {
   warpgroup,  ///< a warpgroup, of which one thread issues loads, and which gives its registers to the consumers
 };
 
-/// The threads that load a tile of keys or values out of pages.
-enum class PageLoads {
-  thread,  ///< the one that issues all loads: it looks up page after page when a stage is free
-  warp,    ///< the lanes of its warp, a part of a page each, which they look up before they wait for a stage
-};
-
 /// When a producer warpgroup gives its registers (setmaxnreg) to the consumers, which wait for them.
 enum class Setmaxnreg {
   early,        ///< before anything else
@@ -248,7 +242,6 @@ struct Config {
   ScalePlacement scale_placement = ScalePlacement::at_use;
   ConvertPlacement convert_placement = ConvertPlacement::at_once;
   RowsumPlacement rowsum_placement = RowsumPlacement::at_once;
-  PageLoads page_loads = PageLoads::thread;
   int virtual_ctas = 1;  ///< of a persistent CTA
   int min_blocks = 1;
   constexpr bool operator==(const Config&) const = default;

@@ -44,13 +44,12 @@ __device__ __forceinline__ void run_block(const Params<kProblem>& params, const 
       find_part<kConfig, kProblem>(params, own);
     }
     const TmaProducer<kConfig, kProblem> copies{params, maps, own};
-    constexpr bool kByWarp = kConfig.page_loads == PageLoads::warp;
-    if (kByWarp || ptx::elect_one()) copies.start();
+    if (ptx::elect_one()) copies.start();
     __syncwarp();
     if constexpr (moves_registers(kConfig) && !kAtOnce) ptx::setmaxnreg_dec<tile::kProducerRegisters>();
     if constexpr (kConfig.cluster > 1) ptx::barrier_cluster_arrive_relaxed();
     ptx::bar_arrive(start_barrier<kConfig>(own.virtual_cta.index), virtual_cta_threads(kConfig) + 32);
-    if (kByWarp || ptx::elect_one()) copies.run();
+    if (ptx::elect_one()) copies.run();
   } else {
     if constexpr (moves_registers(kConfig)) ptx::setmaxnreg_inc<registers_allowed(kConfig)>();
     if constexpr (kConfig.cluster > 1) ptx::barrier_cluster_arrive_relaxed();

@@ -59,7 +59,6 @@ HEED_HOST_DEVICE constexpr Config canonical(Config c, const Problem& problem) {
     if (problem.features.pages)
       while ((c.block_n & (c.block_n - 1)) != 0) c.block_n -= kMmaK;
   }
-  if (!problem.features.pages) c.page_loads = PageLoads::thread;
   if (c.tile_order == TileOrder::paired && (!has_right_bound(problem.mask) || c.m_warpgroups == 1))
     c.tile_order = TileOrder::row_major;
   if (streams(c)) {

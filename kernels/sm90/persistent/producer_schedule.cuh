@@ -53,10 +53,10 @@ struct ProducerSchedule {
     return (tile.batch * params.heads + tile.head) * q_tiles() + q_tiles() - 1 - tile.index;
   }
   /// The blocks together draw as many tickets as there are Q tiles, the last of each included: back at zero then.
-  __device__ __forceinline__ int following(int index, int total, bool leads) const {
+  __device__ __forceinline__ int following(int index, int total) const {
     // Relaxed: it orders nothing, and to wait for its end would hold up the loads behind it.
     if constexpr (kConfig.scheduler == Scheduler::dynamic_persistent)
-      if (leads) return virtual_ctas() + ptx::atom_inc_relaxed_gpu(params.semaphores, total - 1);
+      return virtual_ctas() + ptx::atom_inc_relaxed_gpu(params.semaphores, total - 1);
     if constexpr (kStreamK) return index + step_of_part(smem);
     return index + virtual_ctas();
   }

@@ -7,8 +7,9 @@
 #include "kernels/ptx/global.cuh"
 #include "kernels/ptx/mbarrier.cuh"
 #include "kernels/ptx/shared.cuh"
+#include "kernels/sm90/page_boxes.cuh"
 #include "kernels/sm90/persistent/barriers.cuh"
-#include "kernels/sm90/persistent/page_loads.cuh"
+#include "kernels/sm90/persistent/entries.cuh"
 #include "kernels/sm90/persistent/producer_schedule.cuh"
 #include "kernels/sm90/persistent/stream_k.cuh"
 #include "kernels/sm90/tma.cuh"
@@ -40,8 +41,6 @@ struct TmaProducer {
   static constexpr bool kPrefix = kProblem.features.prefix;
   static constexpr bool kBlocks = kProblem.features.blocks;
   static constexpr bool kStreamK = streams(kConfig);
-  // All lanes of the warp run through this then. Lane 0 alone arrives, and loads what lies in no page.
-  static constexpr bool kByWarp = kConfig.page_loads == PageLoads::warp;
 
   const Params<kProblem>& params;  ///< of the launch, or of an entry (of_entry)
   const TensorMaps& maps;
@@ -54,11 +53,8 @@ struct TmaProducer {
   /// once, as long again, so the first consumer warpgroup's queries and the keys are in front. One thread, before
   /// run().
   __device__ __forceinline__ void start() const {
-    if (leads()) {
-      sm90::prefetch_first_maps(maps);
-      initialise_barriers<true>(smem);
-    }
-    if constexpr (kByWarp) __syncwarp();
+    sm90::prefetch_first_maps(maps);
+    initialise_barriers<true>(smem);
     if constexpr (entries_differ(kProblem.features)) {
       if constexpr (kConfig.pdl_trigger != PdlTrigger::none) ptx::griddepcontrol_wait();
       bool has_started = false;
@@ -67,7 +63,7 @@ struct TmaProducer {
           has_started = own.has_rows_of(schedule().first_q_tile());
           if (has_started) own.start_q_tile(schedule().first_q_tile());
         });
-      if (!has_started && leads()) initialise_barriers<false>(smem);
+      if (!has_started) initialise_barriers<false>(smem);
     } else {
       if (!schedule().has_q_tiles()) return initialise_barriers<false>(smem);
       start_q_tile(schedule().first_q_tile());
@@ -88,16 +84,15 @@ struct TmaProducer {
     for (int g = 0; g < kKvGroups; ++g) {
       const Range tiles = tiles_of(seen, g);
       if (tiles.first < tiles.end) {
-        if (leads()) ptx::mbarrier_arrive_expect_tx(smem.kv_full(g, 0), kPlan.operand);
+        ptx::mbarrier_arrive_expect_tx(smem.kv_full(g, 0), kPlan.operand);
         int last = tiles.end - 1;
         if constexpr (kBlocks) last = key_of_tile(last);
         load_operand<kKeysFirst>(maps.k, smem.keys(g, 0), smem.kv_full(g, 0), last, kv_head, tile.batch, stays,
-                                 origin(tile), boxes_of(last, tile));
+                                 origin(tile));
       }
     }
     if constexpr (kFirst > 0) load_q(tile, 0, 0, kFirst, stays);
     load_q(tile, 0, kFirst + 1, kConfig.m_warpgroups, stays);
-    if (!leads()) return;
     sm90::prefetch_later_maps<kConfig.epilogue == EpilogueStore::tma>(maps);
     initialise_barriers<false>(smem);
   }
@@ -105,7 +100,6 @@ struct TmaProducer {
   /// The queries of consumer warpgroups first to end - 1.
   /// @param stays it is of a part that may stay in the L2 (resident_head_eighths, resident_first_tiles)
   __device__ __forceinline__ void load_q(const QTile& tile, int stage, int first, int end, bool stays) const {
-    if (!leads()) return;
     const int all = warpgroup_tiles(params.len_q);
 #pragma unroll
     for (int g = first; g < end; ++g) {
@@ -123,15 +117,8 @@ struct TmaProducer {
   /// @param tile its number, or with lists of blocks its first key (key_of_tile)
   template <bool kEvictFirst>
   __device__ __forceinline__ void load_operand(const TensorMap& map, unsigned to, unsigned barrier, int tile,
-                                               int kv_head, int batch, bool stays, int first_key,
-                                               [[maybe_unused]] const PageBox& boxes) const {
+                                               int kv_head, int batch, bool stays, int first_key) const {
     if constexpr (reads_past_keys(kProblem.features)) {
-      if constexpr (kByWarp) {
-        if (params.page_table != nullptr)
-          return load_page_box<kConfig, kBoxes, kEvictFirst>(params, boxes, map, to, barrier, kv_head, lane(),
-                                                             kSomeStay && !stays);
-        if (!leads()) return;
-      }
       load_keys_of_entry<kEvictFirst>(map, to, barrier, first_key_of(tile, first_key), kv_head, batch,
                                       kSomeStay && !stays);
       return;
@@ -143,30 +130,25 @@ struct TmaProducer {
                                   kSomeStay && !stays);
   }
 
+  /// Written within load_operand it makes programs with pages an instruction longer at head dims 128 and 256.
   /// @param tile,first_key as load_operand has them
   __device__ __forceinline__ static int first_key_of(int tile, int first_key) {
     const int key = kBlocks ? tile : tile * kConfig.block_n;
     return kBegins ? first_key + key : key;
   }
-  /// Where a tile lies in pages, of PageLoads::warp.
-  __device__ __forceinline__ PageBox boxes_of(int tile, const QTile& of) const {
-    if constexpr (kByWarp)
-      if (params.page_table != nullptr)
-        return find_page_box<kConfig>(params, first_key_of(tile, origin(of)), of.batch, lane());
-    return {};
-  }
-  __device__ __forceinline__ static int lane() { return static_cast<int>(threadIdx.x % 32); }
-  /// Whether this thread issues loads.
-  __device__ __forceinline__ static bool leads() { return !kByWarp || lane() == 0; }
-
   /// The tile of keys from `key` on, counted from the entry's first.
   template <bool kEvictFirst>
   __device__ __forceinline__ void load_keys_of_entry(const TensorMap& map, unsigned to, unsigned barrier, int key,
                                                      int kv_head, int batch, bool evict_first) const {
     if constexpr (kProblem.features.pages)
       if (params.page_table != nullptr)
-        return load_from_pages<kConfig, kBoxes, kEvictFirst>(params, map, to, barrier, key, kv_head, batch,
-                                                             evict_first);
+        return sm90::for_boxes_in_pages<kConfig.block_n>(
+            params, key, batch, rows_of_page_box(kConfig, params.page_size), [&](int at, int row, int page) {
+#pragma unroll 1
+              for (int b = 0; b < kBoxes; ++b)
+                sm90::load_box<kEvictFirst>(to + (b * kConfig.block_n + at) * tile::kBoxRowBytes, map, barrier, b, row,
+                                            kv_head, page, evict_first);
+            });
     if constexpr (kLengths) {
       key += entry.rows.first_k;
       batch = entry.rows.k_batch;
@@ -199,8 +181,6 @@ struct TmaProducer {
       bool started = true;
       for (;;) {
         ptx::mbarrier_wait(smem.q_empty(query.stage), query.parity);
-        if constexpr (kByWarp && kConfig.scheduler == Scheduler::dynamic_persistent)
-          next = __shfl_sync(0xffffffffU, next, 0);
         if (next >= total) break;
         const bool is_back = kBackAndForth && goes_back;
         const QTile tile = schedule().q_tile(
@@ -213,27 +193,24 @@ struct TmaProducer {
             has_loaded = own.has_rows_of(tile);
             if (!has_loaded) return;
             if (!started) own.announce(tile, query.stage);
-            own.load_q_tile(tile, query.stage, ring, started,
-                            [&] { next = schedule().following(next, total, leads()); });
+            own.load_q_tile(tile, query.stage, ring, started, [&] { next = schedule().following(next, total); });
           });
           started = false;
           // Consumers do not hear of Q tiles behind the end of an entry.
           if (has_loaded)
             query.advance();
           else
-            next = schedule().following(next, total, leads());
+            next = schedule().following(next, total);
           continue;
         }
         if (!started) announce(tile, query.stage);
-        load_q_tile(tile, query.stage, ring, started, [&] { next = schedule().following(next, total, leads()); });
+        load_q_tile(tile, query.stage, ring, started, [&] { next = schedule().following(next, total); });
         started = false;
         query.advance();
       }
-      if (leads()) {
-        ptx::st_shared_v4(smem.q_tile(query.stage), -1, 0, 0, 0);
+      ptx::st_shared_v4(smem.q_tile(query.stage), -1, 0, 0, 0);
 #pragma unroll
-        for (int g = 0; g < kConfig.m_warpgroups; ++g) ptx::mbarrier_arrive(smem.q_full(query.stage, g));
-      }
+      for (int g = 0; g < kConfig.m_warpgroups; ++g) ptx::mbarrier_arrive(smem.q_full(query.stage, g));
     }
     if (kConfig.pdl_trigger != PdlTrigger::none) ptx::griddepcontrol_launch_dependents();
   }
@@ -322,7 +299,6 @@ struct TmaProducer {
   }
   /// Tells the consumers which Q tile a stage's queries are of, before they can arrive.
   __device__ __forceinline__ void announce(const QTile& tile, int q_stage) const {
-    if (!leads()) return;
     ptx::st_shared_v4(smem.q_tile(q_stage), tile.index, tile.head, tile.batch, 0);
     if constexpr (kStreamK)
       ptx::st_shared_v4(smem.q_tile(q_stage) + 16, piece.tiles.first, piece.tiles.end, piece.pieces, piece.first_cta);
@@ -358,25 +334,18 @@ struct TmaProducer {
         // The number of a listed block is asked for before the wait for a free stage.
         int key = n;
         if constexpr (kBlocks) key = has_keys ? key_of_tile(n) : 0;
-        PageBox key_boxes{};
-        PageBox value_boxes{};
-        if constexpr (kByWarp) {
-          if (has_keys) key_boxes = boxes_of(key, tile);
-          if (has_values) value_boxes = boxes_of(kBlocks ? before[g][v_lag(kConfig) - 1] : n + v_lag(kConfig), tile);
-        }
         if (!started || kv_stage > 0) {
           // No one has used a stage before; asking takes 30 clocks, in front of loads that are waited for.
           if (!started || kv_stage >= kConfig.stages) ptx::mbarrier_wait(smem.kv_empty(g, stage), ring[g].parity);
-          if (leads())
-            ptx::mbarrier_arrive_expect_tx(barrier, (has_keys ? kPlan.operand : 0) + (has_values ? kPlan.operand : 0));
+          ptx::mbarrier_arrive_expect_tx(barrier, (has_keys ? kPlan.operand : 0) + (has_values ? kPlan.operand : 0));
           const bool keys_stay = stays && (kResidentFirstTiles == 0 || (started && kv_stage < kResidentFirstTiles));
           if (has_keys)
             load_operand<kKeysFirst>(maps.k, smem.keys(g, stage), barrier, key, kv_head, tile.batch, keys_stay,
-                                     origin(tile), key_boxes);
+                                     origin(tile));
           if (has_values)
             load_operand<kValuesFirst>(maps.v, smem.values(g, stage), barrier,
                                        kBlocks ? before[g][v_lag(kConfig) - 1] : n + v_lag(kConfig), kv_head,
-                                       tile.batch, stays, origin(tile), value_boxes);
+                                       tile.batch, stays, origin(tile));
         }
         if constexpr (kBlocks) {
           if constexpr (v_lag(kConfig) > 1) before[g][1] = before[g][0];
