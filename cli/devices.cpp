@@ -34,9 +34,21 @@ void expect_same_kind(const DeviceFacts& first, const DeviceFacts& other, int fi
               std::to_string(number));
 }
 
+// Among all GPUs of the machine where there are cores for each: other processes may search on those.
+ProcessorDivision divide_for(const std::vector<std::string>& buses, const std::vector<std::vector<int>>& cores) {
+  const auto among = [&](const std::vector<std::string>& gpus) {
+    std::vector<std::vector<int>> near;
+    for (const std::string& bus : gpus) near.push_back(processors_near(bus));
+    return divide_processors(cores, near);
+  };
+  const std::vector<std::string> all = buses_of_machine();
+  if (const auto part = part_of(among(all), all, buses)) return *part;
+  return among(buses);
+}
+
 DeviceSelection select_gpus(const std::string& list, const std::vector<DeviceNumbers>& numbers) {
   DeviceSelection chosen;
-  std::vector<std::vector<int>> near;
+  std::vector<std::string> buses;
   const char* const visible = ::getenv("CUDA_VISIBLE_DEVICES");
   for (const DeviceNumbers& joined : numbers) {
     if (joined.size() != 1)
@@ -54,10 +66,10 @@ DeviceSelection select_gpus(const std::string& list, const std::vector<DeviceNum
     placement.gpu = gpu;
     placement.visible = visible_gpu(gpu, visible);
     chosen.devices.push_back({fmt::format("GPU {}", gpu), placement});
-    near.push_back(processors_near(bus_of_gpu(gpu)));
+    buses.push_back(bus_of_gpu(gpu));
   }
   const std::vector<int> allowed = allowed_processors();
-  const ProcessorDivision division = divide_processors(cores_of(allowed), near);
+  const ProcessorDivision division = divide_for(buses, cores_of(allowed));
   for (std::size_t i = 0; i < chosen.devices.size() && division.reserves(); ++i) {
     chosen.devices[i].placement.workers = division.workers[i];
     chosen.devices[i].placement.host = division.shared;

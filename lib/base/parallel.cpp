@@ -13,6 +13,13 @@
 #include "base/limits.hpp"
 
 namespace heed {
+namespace {
+
+// Threads are started for each loop: 15 take half a millisecond, 63 more than two. A gate has some 270 loops of 4 ms of
+// one processor.
+constexpr int kMostThreads = 16;
+
+}  // namespace
 
 int available_processors() {
   static const std::optional<ProcessorQuota> quota = processor_quota();
@@ -23,7 +30,7 @@ int available_processors() {
 }
 
 void parallel_for(std::int64_t count, int threads, const std::function<void(std::int64_t)>& body) {
-  if (threads <= 0) threads = available_processors();
+  if (threads <= 0) threads = std::min(available_processors(), kMostThreads);
   threads = static_cast<int>(std::min<std::int64_t>(threads, count));
   std::atomic<std::int64_t> next{0};
   std::exception_ptr failure;

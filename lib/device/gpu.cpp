@@ -138,6 +138,12 @@ void* find_nvml_handle(void* library, int gpu) {
   return handle;
 }
 
+// NVML: https://docs.nvidia.com/deploy/nvml-api/. Null where it is not there.
+void* nvml_library() {
+  static void* const library = ::dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL);
+  return library;
+}
+
 // Found once for each GPU: threads of several ask between their blocks.
 void* nvml_handle(void* library, int gpu) {
   static std::mutex mutex;
@@ -149,11 +155,36 @@ void* nvml_handle(void* library, int gpu) {
 
 }  // namespace
 
+std::vector<std::string> buses_of_machine() {
+  struct PciInfo {  // nvmlPciInfo_t
+    char legacy[16];
+    unsigned domain, bus, device, device_id, subsystem_id;
+    char text[32];
+  };
+  void* const library = nvml_library();
+  if (library == nullptr) return {};
+  const auto init = reinterpret_cast<int (*)()>(::dlsym(library, "nvmlInit_v2"));
+  const auto count_of = reinterpret_cast<int (*)(unsigned*)>(::dlsym(library, "nvmlDeviceGetCount_v2"));
+  const auto handle_of = reinterpret_cast<int (*)(unsigned, void**)>(::dlsym(library, "nvmlDeviceGetHandleByIndex_v2"));
+  const auto info_of = reinterpret_cast<int (*)(void*, PciInfo*)>(::dlsym(library, "nvmlDeviceGetPciInfo_v3"));
+  unsigned count = 0;
+  if (init == nullptr || count_of == nullptr || handle_of == nullptr || info_of == nullptr || init() != 0 ||
+      count_of(&count) != 0)
+    return {};
+  std::vector<std::string> buses;
+  for (unsigned i = 0; i < count; ++i) {
+    void* handle = nullptr;
+    PciInfo info{};
+    if (handle_of(i, &handle) != 0 || info_of(handle, &info) != 0) return {};
+    buses.push_back(fmt::format("{:04X}:{:02X}:{:02X}.0", info.domain, info.bus, info.device));
+  }
+  return buses;
+}
+
 DeviceState device_state(DeviceKind kind) {
   DeviceState state;
   if (kind != DeviceKind::cuda) return state;
-  // NVML: https://docs.nvidia.com/deploy/nvml-api/
-  static void* const library = ::dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL);
+  void* const library = nvml_library();
   if (library == nullptr) return state;
   using Handle = void*;
   const auto clock = reinterpret_cast<int (*)(Handle, int, unsigned*)>(::dlsym(library, "nvmlDeviceGetClockInfo"));

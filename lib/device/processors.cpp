@@ -24,6 +24,12 @@ std::vector<int> list_in(const std::filesystem::path& path) {
   return parse_processor_list(line);
 }
 
+std::string lower(std::string_view text) {
+  std::string all(text);
+  std::transform(all.begin(), all.end(), all.begin(), [](unsigned char c) { return std::tolower(c); });
+  return all;
+}
+
 bool contains(const std::vector<int>& all, int one) {
   return std::find(all.begin(), all.end(), one) != all.end();
 }
@@ -86,8 +92,7 @@ std::vector<std::vector<int>> cores_of(const std::vector<int>& processors, const
 }
 
 std::vector<int> processors_near(std::string_view bus, const std::filesystem::path& root) {
-  std::string name(bus);
-  std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) { return std::tolower(c); });
+  const std::string name = lower(bus);
   if (name.empty() || name.find('/') != std::string::npos) return {};
   return list_in(root / "sys/bus/pci/devices" / name / "local_cpulist");
 }
@@ -109,6 +114,18 @@ ProcessorDivision divide_processors(const std::vector<std::vector<int>>& cores,
   for (const std::vector<int>& core : left) division.shared.insert(division.shared.end(), core.begin(), core.end());
   std::sort(division.shared.begin(), division.shared.end());
   return division;
+}
+
+std::optional<ProcessorDivision> part_of(const ProcessorDivision& division, const std::vector<std::string>& all,
+                                         const std::vector<std::string>& chosen) {
+  if (!division.reserves()) return std::nullopt;
+  ProcessorDivision part{{}, division.shared};
+  for (const std::string& one : chosen) {
+    const auto at = std::find_if(all.begin(), all.end(), [&](const auto& bus) { return lower(bus) == lower(one); });
+    if (at == all.end()) return std::nullopt;
+    part.workers.push_back(division.workers[static_cast<std::size_t>(at - all.begin())]);
+  }
+  return part;
 }
 
 }  // namespace heed

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -37,5 +38,12 @@ struct ProcessorDivision {
 /// @param near processors near each GPU; empty lists where that is not known
 ProcessorDivision divide_processors(const std::vector<std::vector<int>>& cores,
                                     const std::vector<std::vector<int>>& near);
+
+/// The part of a division among all GPUs of a machine that some of them have, in the order of `chosen`: processes that
+/// see a GPU each leave each other's cores alone. Nothing where one of `chosen` is not among `all`, or nothing is
+/// reserved.
+/// @param all,chosen GPUs by their place on the bus, in capitals or not
+std::optional<ProcessorDivision> part_of(const ProcessorDivision& division, const std::vector<std::string>& all,
+                                         const std::vector<std::string>& chosen);
 
 }  // namespace heed

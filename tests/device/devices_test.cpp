@@ -105,6 +105,23 @@ TEST(Processors, EachGpuHasACoreAndTheRestIsShared) {
   EXPECT_TRUE(divide_processors({{0}, {1}, {2}, {3}, {4}, {5}}, {{}, {}}).reserves());
 }
 
+// Processes that see one GPU each.
+TEST(Processors, GpusOfOtherProcessesKeepTheirCores) {
+  const Lists cores = {{0}, {1}, {2}, {3}, {4}, {5}};
+  const std::vector<std::string> all = {"0000:3B:00.0", "0000:5E:00.0"};
+  const ProcessorDivision division = divide_processors(cores, {{}, {}});
+  const auto first = part_of(division, all, {"0000:3b:00.0"});
+  const auto second = part_of(division, all, {"0000:5E:00.0"});
+  ASSERT_TRUE(first && second);
+  EXPECT_EQ(first->workers, (Lists{{5}}));
+  EXPECT_EQ(second->workers, (Lists{{4}}));
+  EXPECT_EQ(first->shared, (std::vector<int>{0, 1, 2, 3}));
+  EXPECT_EQ(second->shared, first->shared);
+  EXPECT_EQ(part_of(division, all, {all[1], all[0]})->workers, (Lists{{4}, {5}}));
+  EXPECT_FALSE(part_of(division, all, {"0000:99:00.0"}));
+  EXPECT_FALSE(part_of(divide_processors({{0}}, {{}, {}}), all, {all[0]}));
+}
+
 TEST(Placement, AThreadAndWhatItStartsAreOnTheirProcessors) {
   const std::vector<int> before = allowed_processors();
   ASSERT_FALSE(before.empty());
