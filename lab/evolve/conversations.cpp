@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "base/check.hpp"
-#include "heed/heed.hpp"
 #include "process/interrupt.hpp"
 
 namespace heed::evolve {

@@ -11,36 +11,42 @@ std::string digest_of_edits(const store::TrialRecord& trial) {
   return trial.edits.is_object() ? trial.edits.value("digest", std::string()) : std::string();
 }
 
-void add_individuals(const RunContext& run, const store::TrialRecord& t, const Basis& basis,
-                     std::vector<Individual>& to) {
+void add_known(const RunContext& run, const store::TrialRecord& t, std::vector<KnownConfig>& to) {
   const Variant variant = run.variant_of(t);
-  to.push_back(
-      {t.number, t.generation, t.island, values_of(variant), t.ok(), t.ratio_low, run.space_of(variant, basis)});
+  to.push_back({{t.number, t.generation, t.island, values_of(variant), t.ok(), t.ratio_low},
+                variant.family,
+                variant.overlay ? variant.overlay->digest() : std::string()});
   for (const store::DraftRecord& draft : t.drafts) {
     if (draft.config == t.config && draft.edits == digest_of_edits(t)) continue;
     const Variant drafted = parse_variant(draft.config, run.options.workload, run.device);
-    to.push_back({t.number, t.generation, t.island, values_of(drafted), false, draft.certain,
-                  run.space_of(*drafted.family, draft.edits, basis), true});
+    to.push_back({{t.number, t.generation, t.island, values_of(drafted), false, draft.certain, 0, true},
+                  drafted.family,
+                  draft.edits});
   }
+}
+
+Individual in_space(const RunContext& run, const KnownConfig& known, const Basis& basis) {
+  Individual individual = known.individual;
+  individual.space = run.space_of(*known.family, known.edits, basis);
+  return individual;
 }
 
 }  // namespace
 
 std::vector<Individual> individuals_of(const RunContext& run, const Basis& basis) {
-  std::vector<Individual> all;
-  for (std::size_t i = 0; i < std::min(basis.known, run.trials.size()); ++i)
-    add_individuals(run, run.trials[i], basis, all);
-  return all;
+  KnownTrials known(run);
+  return known.first(run.trials.size(), basis);
 }
 
-std::vector<Individual> KnownTrials::first(std::size_t known) {
+std::vector<Individual> KnownTrials::first(std::size_t known, const Basis& basis) {
   known = std::min(known, run_.trials.size());
-  // Edits that passed are a space for what knows of them alone: what is of it depends on who asks.
-  if (!run_.edited.empty()) return individuals_of(run_, {.known = known});
-  for (std::size_t i = read_.size(); i < known; ++i)
-    add_individuals(run_, run_.trials[i], {}, read_.emplace_back());
+  for (std::size_t i = ends_.size(); i < known; ++i) {
+    add_known(run_, run_.trials[i], read_);
+    ends_.push_back(read_.size());
+  }
   std::vector<Individual> all;
-  for (std::size_t i = 0; i < known; ++i) all.insert(all.end(), read_[i].begin(), read_[i].end());
+  const std::size_t end = known > 0 ? ends_[known - 1] : 0;
+  for (std::size_t i = 0; i < end; ++i) all.push_back(in_space(run_, read_[i], basis));
   return all;
 }
 

@@ -136,8 +136,9 @@ void SharedSearch::replay() {
 
 Planner::Generation SharedSearch::places_for(const Planner::Batch& batch, const std::vector<Proposal>& under_way) {
   auto knowledge = std::make_shared<Knowledge>();
-  knowledge->spaces = spaces_of(run_, {.known = batch.known});
-  knowledge->individuals = known_trials_.first(batch.known);
+  const Basis basis{.known = batch.known};
+  knowledge->spaces = spaces_of(run_, basis);
+  knowledge->individuals = known_trials_.first(batch.known, basis);
   for (const Proposal& p : under_way)
     knowledge->individuals.push_back({-1, batch.generation, p.island, p.config, false, 0, p.space, true, true});
   Planner::Generation proposed;
