@@ -68,6 +68,17 @@ Job* ModelPlaces::next_to_ask() {
   return nullptr;
 }
 
+bool ModelPlaces::reserve() {
+  if (planner_.reserve()) return true;
+  const std::vector<Job*> all = planner_.awaited();
+  const auto last = std::find_if(all.rbegin(), all.rend(), [&](const Job* job) {
+    return !asked_.contains({job->generation, job->index}) && !models_.has_prompt(job->generation, job->index);
+  });
+  if (last == all.rend()) return false;
+  planner_.drop((*last)->generation, (*last)->index);
+  return planner_.reserve();
+}
+
 // What is stored of a trial that was refused is enough to go on with its conversation: its replies are kept.
 void ModelPlaces::resume() {
   std::set<int> repaired;
@@ -82,7 +93,7 @@ void ModelPlaces::resume() {
     refused.place = t.place;
     if (!t.parents.empty()) refused.parent = static_cast<std::size_t>(t.parents.front());
     std::optional<Request> request = models_.repair_for(refused, t);
-    if (!request || !planner_.reserve()) continue;
+    if (!request || !reserve()) continue;
     auto knowledge = std::make_shared<Knowledge>();
     knowledge->spaces = spaces_of(run_, {});
     Job job;
@@ -196,7 +207,7 @@ bool ModelPlaces::open() {
 void ModelPlaces::judged(const Job& job, const store::TrialRecord& trial) {
   if (!job.written || job.index < 0 || trial.ok() || interrupted()) return;
   std::optional<Request> request = models_.repair_for(*job.written, trial);
-  if (!request || !planner_.reserve()) return;
+  if (!request || !reserve()) return;
   Job repair;
   repair.generation = job.generation;
   repair.index = Job::index_of_repair(job.index);

@@ -71,6 +71,8 @@ class ModelPlaces {
   [[nodiscard]] Division division_of(int generation, std::size_t known) const;
   [[nodiscard]] Job* awaited(const At& at);
   [[nodiscard]] Job* next_to_ask();
+  /// For a repair: that of the last place whose prompt was never sent, where there is no other.
+  bool reserve();
   void ask(Job& job);
   void ask(Repair repair);
   void take(const At& at, ModelPlace place);

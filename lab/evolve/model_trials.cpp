@@ -105,8 +105,7 @@ bool ModelTrials::note(const propose::Written& written) {
 Request ModelTrials::request_for(const Basis& basis, int generation, int place, int number, int of) {
   Request request;
   request.place.place = place;
-  request.place.parent =
-      parent_for(run_, prompts::parse_preset(run_.options.models.preset), basis, generation, place);
+  request.place.parent = parent_for(run_, prompts::parse_preset(run_.options.models.preset), basis, generation, place);
   request.parent = parent_variant(request.place.parent);
   request.task = task_of(run_, request.place.parent, basis);
   request.task.request = number;
@@ -149,8 +148,8 @@ std::vector<ModelPlace> ModelTrials::write(int generation, const std::vector<int
   std::vector<Request> requests;
   requests.reserve(places.size());
   for (const int place : places)
-    requests.push_back(request_for({.generation = generation}, generation, place,
-                                   static_cast<int>(requests.size()) + 1, static_cast<int>(places.size())));
+    requests.push_back(request_for({.generation = generation}, generation, place, static_cast<int>(requests.size()) + 1,
+                                   static_cast<int>(places.size())));
   std::vector<std::future<propose::Written>> replies;
   for (const Request& request : requests)
     replies.push_back(

@@ -64,7 +64,9 @@ class ModelTrials {
   [[nodiscard]] Proposal proposal_of(const ModelPlace& place, std::optional<int> refused = {}) const;
   /// The trial of a reply that makes no variant.
   [[nodiscard]] store::TrialRecord unusable(const ModelPlace& place, int number, int generation) const;
-  /// Whether an earlier process had a reply to a prompt, or no reply came. @param purpose store::ExchangeRecord::purpose
+  /// Whether an earlier process sent a prompt for a place, had a reply to one, or no reply came.
+  /// @param purpose store::ExchangeRecord::purpose
+  [[nodiscard]] bool has_prompt(int generation, int place) { return log_.find(generation, place, "first").has_value(); }
   [[nodiscard]] bool has_reply(int generation, int place, const std::string& purpose);
   [[nodiscard]] bool has_failed(int generation, int place, const std::string& purpose);
 

@@ -7,9 +7,8 @@
 namespace heed::evolve {
 
 Planner::Entries::const_iterator Planner::first_open() const {
-  return std::find_if(entries_.begin(), entries_.end(), [](const auto& entry) {
-    return entry.second.job.has_value() && !entry.second.job->is_awaited;
-  });
+  return std::find_if(entries_.begin(), entries_.end(),
+                      [](const auto& entry) { return entry.second.job.has_value() && !entry.second.job->is_awaited; });
 }
 
 void Planner::replay(const std::vector<Batch>& batches, const std::vector<Taken>& taken) {

@@ -19,7 +19,7 @@ std::vector<ModelPlace> Search::write_by_models(int generation, int before, std:
   if (!models_) return {};
   // Where knobs have nothing more to propose, all are for models.
   int count = static_cast<int>(places.size());
-  if (!places.empty() && !places.front().drafts.empty()) 
+  if (!places.empty() && !places.front().drafts.empty())
     count = models_->places({.generation = generation}, generation, count, before);
   std::vector<int> wanted;
   for (int place = static_cast<int>(places.size()) - count; place < static_cast<int>(places.size()); ++place)

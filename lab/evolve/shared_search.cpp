@@ -129,7 +129,8 @@ void SharedSearch::replay() {
                          {one.place, one.places > 0 ? one.places : Slots{}.count},
                          static_cast<std::size_t>(one.known)});
     for (std::size_t i = 0; i < taken.size(); ++i)
-      if (const store::TrialRecord& t = run_.trials[i]; t.place >= 0 && !is_repair(t)) taken[i] = std::pair{t.generation, t.place};
+      if (const store::TrialRecord& t = run_.trials[i]; t.place >= 0 && !is_repair(t))
+        taken[i] = std::pair{t.generation, t.place};
   }
   planner_.replay(batches, taken);
 }

@@ -53,10 +53,11 @@ TEST(Conversations, OverlapAndEndInAnyOrder) {
   while (ended.empty()) conversations.take_ended();
   EXPECT_EQ(ended, std::vector<std::string>{"second"});
   EXPECT_TRUE(conversations.has_room());
-  conversations.begin([] { return reply_of("third"); }, [&](propose::Written written) {
-    note(std::move(written));
-    second_is_over.count_down();
-  });
+  conversations.begin([] { return reply_of("third"); },
+                      [&](propose::Written written) {
+                        note(std::move(written));
+                        second_is_over.count_down();
+                      });
   take_all(conversations);
   EXPECT_EQ(ended, (std::vector<std::string>{"second", "third", "first"}));
 }

@@ -176,7 +176,9 @@ TEST(JudgePool, AnErrorOfTheOwnerEndsAll) {
 TEST(JudgePool, PlacesThatAreAwaitedKeepTheSearchOpen) {
   struct Awaiting final : Counting {
     using Counting::Counting;
-    std::optional<Job> next(std::size_t device) override { return is_awaiting() ? std::nullopt : Counting::next(device); }
+    std::optional<Job> next(std::size_t device) override {
+      return is_awaiting() ? std::nullopt : Counting::next(device);
+    }
     void tick() override { ++ticks; }
     [[nodiscard]] bool is_awaiting() const override { return ticks < 3; }
     int ticks = 0;
