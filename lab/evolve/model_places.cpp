@@ -44,7 +44,15 @@ bool ModelPlaces::is_next_of_models() const {
   return place >= (is_divided ? at->second : division_of(generation, run_.trials.size())).first;
 }
 
+bool ModelPlaces::may_ask_next() const {
+  return !are_given_up() && conversations_.has_room() && is_next_of_models();
+}
+
 bool ModelPlaces::are_behind() const {
+  return is_any_unasked() || (!are_given_up() && !conversations_.has_room() && is_next_of_models());
+}
+
+bool ModelPlaces::is_any_unasked() const {
   if (!repairs_.empty()) return true;
   const std::vector<Job*> all = planner_.awaited();
   return std::any_of(all.begin(), all.end(),
@@ -52,7 +60,7 @@ bool ModelPlaces::are_behind() const {
 }
 
 bool ModelPlaces::are_awaited() const {
-  return conversations_.under_way() > 0 || !ready_.empty() || !ready_repairs_.empty() || are_behind();
+  return conversations_.under_way() > 0 || !ready_.empty() || !ready_repairs_.empty() || is_any_unasked();
 }
 
 Job* ModelPlaces::awaited(const At& at) {

@@ -37,10 +37,10 @@ class ModelPlaces {
   /// The same of the place that is proposed next, with all trials finished that are.
   [[nodiscard]] bool is_next_of_models() const;
   [[nodiscard]] bool are_given_up() const { return models_.are_given_up(); }
-  /// Whether another conversation may begin.
-  [[nodiscard]] bool has_room() const { return conversations_.has_room() && !are_given_up(); }
-  /// Whether prompts wait for others to be answered: no place is proposed then, so that the shares of models and knobs
-  /// stay what they are.
+  /// Whether the next place is for models and its conversation may begin.
+  [[nodiscard]] bool may_ask_next() const;
+  /// Whether no place is proposed before a conversation ends: a prompt waits for it, or that of the next place would.
+  /// So the shares of models and knobs stay what they are, and prompts tell of the trials there are when they are sent.
   [[nodiscard]] bool are_behind() const;
   /// Whether places may still come of conversations.
   [[nodiscard]] bool are_awaited() const;
@@ -70,6 +70,7 @@ class ModelPlaces {
   };
   [[nodiscard]] Division division_of(int generation, std::size_t known) const;
   [[nodiscard]] Job* awaited(const At& at);
+  [[nodiscard]] bool is_any_unasked() const;
   [[nodiscard]] Job* next_to_ask();
   /// For a repair: that of the last place whose prompt was never sent, where there is no other.
   bool reserve();

@@ -118,6 +118,8 @@ std::optional<Request> ModelTrials::repair_for(const ModelPlace& refused, const 
   Request request;
   request.place = refused;
   request.parent = parent_variant(refused.parent);
+  // What an earlier process wrote is read again by the prompts that are kept, whatever a new one would say.
+  if (refused.written.asked.empty()) request.task = task_of(run_, refused.parent, {});
   request.refused = trial.number;
   request.outcome = trial.finding == Finding::none
                         ? std::string(to_string(trial.verdict))

@@ -210,11 +210,12 @@ void SharedSearch::open_written() {
 
 // On a CPU, where nothing is built while anything is timed: what was written alone leaves some devices without a place.
 bool SharedSearch::has_idle_devices() {
-  return models_ && !pace_.is_steady && planner_.under_way() == 0 && planner_.open().size() < stations_.size();
+  return models_ && !pace_.is_steady && planner_.under_way() == 0 && planner_.open().size() < stations_.size() &&
+         !models_->is_next_of_models();
 }
 
 void SharedSearch::ask_ahead() {
-  while (pace_.is_steady && models_->has_room() && models_->is_next_of_models() && propose()) {
+  while (pace_.is_steady && models_->may_ask_next() && propose()) {
   }
 }
 
