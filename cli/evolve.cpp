@@ -183,10 +183,11 @@ void add_evolve(CLI::App& app, int& exit_code) {
   o->workload.add_to(*command);
   o->machine.add_to(*command);
   o->store.add_to(*command);
-  command->add_option(
-      "--devices", o->devices,
-      "GPUs that share the trials, all of a kind, as 0-3,5 or all; the first also measures the finalists. "
-      "With --device cpu processors, each a device of its own, or several joined by + one: 0+1,2+3");
+  command->add_option("--devices", o->devices,
+                      "GPUs that share the trials, all of a kind, as 0-3,5 or all; the first also measures the "
+                      "finalists. Where models write, "
+                      "as many prompts are under way meanwhile. "
+                      "With --device cpu processors, each a device of its own, or several joined by + one: 0+1,2+3");
   command->add_option("--family", o->family,
                       "Kernel families, with commas between; the first one's default is the base. heed families lists "
                       "them [all that run the workload]");
@@ -256,6 +257,7 @@ void add_evolve(CLI::App& app, int& exit_code) {
       "  heed evolve --shape b1h8l512d64 --endpoint http://localhost:8000/v1 --model some-coder --token-budget "
       "2000000\n"
       "  heed evolve --shape b1h8l2048d64 --trials 1000 --devices 0-3\n"
+      "  heed evolve --shape b1h8l2048d64 --devices 0-3 --mailbox box --model-share 0.7\n"
       "  heed evolve --resume 3");
   command->callback([o, command, book, &exit_code] {
     o->into_book = book->count() > 0;

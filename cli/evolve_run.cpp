@@ -85,8 +85,8 @@ std::string objection_of_tools(const EvolveOptions& o, std::int64_t trial) {
 }  // namespace
 
 Workshop::Workshop(const EvolveOptions& o) {
-  // On a GPU compilers work for one place of a generation while another one is judged, as with --devices. Models write
-  // one after the other, and a stored run goes on as it began.
+  // On a GPU compilers work for one place of a generation while another one is judged, as with --devices. Where
+  // models write, one device takes turns with them unless --devices names it, and a stored run goes on as it began.
   const bool may_share = !o.models.any() && o.resume == 0;
   const std::string first = may_share && o.machine.choose().kind == DeviceKind::cuda ? "0" : "";
   const std::string& wanted = o.devices.empty() ? first : o.devices;

@@ -29,7 +29,9 @@ void ModelArguments::add_to(CLI::App& app) {
   option("--command", options.command, "A shell command that reads a prompt from stdin and writes a reply to stdout");
   option("--mailbox", options.mailbox,
          "A folder where prompts are written as N-DIGEST.prompt.md and replies awaited as N-DIGEST.reply.md");
-  option("--replay", options.replay, "A file that --record wrote: the run takes replies from it, without a network");
+  option("--replay", options.replay,
+         "A file that --record wrote: the run takes replies from it, by equal prompts or their places in the run, "
+         "without a network");
   option("--record", options.recording, "Append prompts and replies to this file, one JSON object a line");
   option("--key-variable", options.key_variable, "Environment variable that holds the endpoint's key");
   option("--key-file", options.key_file, "File whose first line is the endpoint's key");

@@ -138,7 +138,7 @@ class Pool {
     try {
       for (;;) {
         check_interrupt();
-        if (all_known_ && !hand_out() && under_way() == 0) break;
+        if (all_known_ && !hand_out() && under_way() == 0 && !owner_.is_awaiting()) break;
         for (Event& event : board_.wait_for_events()) take(std::move(event));
         owner_.tick();
       }

@@ -42,8 +42,8 @@ class PoolOwner {
   virtual void prepared(std::size_t device, const PreparedDevice& about) = 0;
   /// Every device is prepared or lost.
   virtual void all_prepared() = 0;
-  /// The next place for a device; none where there is none now. It is asked again after each trial, and with none under
-  /// way the search is over.
+  /// The next place for a device; none where there is none now. It is asked again after each trial and tick, and with
+  /// none under way and nothing awaited the search is over.
   virtual std::optional<Job> next(std::size_t device) = 0;
   virtual void finished(std::size_t device, const Job& job, store::TrialRecord trial) = 0;
   /// The device gets no other place. @param job what it was at; Job::devices_lost counts it
@@ -52,6 +52,8 @@ class PoolOwner {
   virtual void put_back(std::size_t device, Job job) = 0;
   /// Several times a second.
   virtual void tick() = 0;
+  /// Whether places may come that are none yet, though no device judges anything: somebody is writing them.
+  [[nodiscard]] virtual bool is_awaiting() const { return false; }
 };
 
 /// Judges what the owner hands out until it has nothing left. All calls of the owner come from the calling thread.

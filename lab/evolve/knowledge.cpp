@@ -11,39 +11,46 @@ std::string digest_of_edits(const store::TrialRecord& trial) {
   return trial.edits.is_object() ? trial.edits.value("digest", std::string()) : std::string();
 }
 
-void add_individuals(const RunContext& run, const store::TrialRecord& t, int generation, std::vector<Individual>& to) {
+void add_known(const RunContext& run, const store::TrialRecord& t, std::vector<KnownConfig>& to) {
   const Variant variant = run.variant_of(t);
-  to.push_back(
-      {t.number, t.generation, t.island, values_of(variant), t.ok(), t.ratio_low, run.space_of(variant, generation)});
+  to.push_back({{t.number, t.generation, t.island, values_of(variant), t.ok(), t.ratio_low},
+                variant.family,
+                variant.overlay ? variant.overlay->digest() : std::string()});
   for (const store::DraftRecord& draft : t.drafts) {
     if (draft.config == t.config && draft.edits == digest_of_edits(t)) continue;
     const Variant drafted = parse_variant(draft.config, run.options.workload, run.device);
-    to.push_back({t.number, t.generation, t.island, values_of(drafted), false, draft.certain,
-                  run.space_of(*drafted.family, draft.edits, generation), true});
+    to.push_back({{t.number, t.generation, t.island, values_of(drafted), false, draft.certain, 0, true},
+                  drafted.family,
+                  draft.edits});
   }
+}
+
+Individual in_space(const RunContext& run, const KnownConfig& known, const Basis& basis) {
+  Individual individual = known.individual;
+  individual.space = run.space_of(*known.family, known.edits, basis);
+  return individual;
 }
 
 }  // namespace
 
-std::vector<Individual> individuals_of(const RunContext& run, int generation, std::size_t known) {
-  std::vector<Individual> all;
-  for (std::size_t i = 0; i < std::min(known, run.trials.size()); ++i)
-    add_individuals(run, run.trials[i], generation, all);
-  return all;
+std::vector<Individual> individuals_of(const RunContext& run, const Basis& basis) {
+  KnownTrials known(run);
+  return known.first(run.trials.size(), basis);
 }
 
-std::vector<Individual> KnownTrials::first(std::size_t known, int generation) {
+std::vector<Individual> KnownTrials::first(std::size_t known, const Basis& basis) {
   known = std::min(known, run_.trials.size());
-  // Edits that passed are a space from the next generation on: what is of it depends on who asks.
-  if (!run_.edited.empty()) return individuals_of(run_, generation, known);
-  for (std::size_t i = read_.size(); i < known; ++i)
-    add_individuals(run_, run_.trials[i], generation, read_.emplace_back());
+  for (std::size_t i = ends_.size(); i < known; ++i) {
+    add_known(run_, run_.trials[i], read_);
+    ends_.push_back(read_.size());
+  }
   std::vector<Individual> all;
-  for (std::size_t i = 0; i < known; ++i) all.insert(all.end(), read_[i].begin(), read_[i].end());
+  const std::size_t end = known > 0 ? ends_[known - 1] : 0;
+  for (std::size_t i = 0; i < end; ++i) all.push_back(in_space(run_, read_[i], basis));
   return all;
 }
 
-std::vector<Space> spaces_of(const RunContext& run, int generation) {
+std::vector<Space> spaces_of(const RunContext& run, const Basis& basis) {
   std::vector<Space> all;
   for (const Family* family : run.families)
     all.push_back(space_of(*family, run.options.workload, run.device, run.options.hold));
@@ -53,8 +60,8 @@ std::vector<Space> spaces_of(const RunContext& run, int generation) {
   }
   // The search begins at the trial that brought the edits, which was tried.
   for (const EditedSources& one : run.edited) {
-    if (one.generation >= generation) break;
-    Space space = all[static_cast<std::size_t>(run.space_of(*one.variant.family, "", generation))];
+    if (!basis.holds(one.generation, one.trial)) break;
+    Space space = all[static_cast<std::size_t>(run.space_of(*one.variant.family, "", basis))];
     space.found.clear();
     space.default_config = values_of(one.variant);
     space.name = fmt::format("{} with edits {}", one.variant.family->name(), one.digest.substr(0, 8));

@@ -2,7 +2,7 @@
 #pragma once
 
 #include <cstddef>
-#include <limits>
+#include <string>
 #include <vector>
 
 #include "evolve/run_context.hpp"
@@ -10,29 +10,38 @@
 
 namespace heed::evolve {
 
+/// What a trial or a draft was, whatever spaces there are for whoever asks: edits that passed are one for what rests on
+/// them alone.
+struct KnownConfig {
+  Individual individual;
+  const Family* family = nullptr;
+  std::string edits = {};  ///< the digest of its edited sources; empty where they are as carried
+};
+
 struct Knowledge {
   std::vector<Space> spaces;
   std::vector<Individual> individuals;
 };
 
-/// The first `known` trials of a run and their drafts, as they were known when `generation` was proposed.
-std::vector<Individual> individuals_of(const RunContext& run, int generation,
-                                       std::size_t known = std::numeric_limits<std::size_t>::max());
+/// All trials of a run and their drafts, with the spaces of a basis.
+std::vector<Individual> individuals_of(const RunContext& run, const Basis& basis);
 
-/// The same for a run whose places are proposed one by one: each trial is read from its record once, since a run of a
+/// For a run whose places are proposed one by one: each trial is read from its record once, since a run of a
 /// thousand trials has twelve thousand drafts, and would be read for every one of them.
 class KnownTrials {
  public:
   explicit KnownTrials(const RunContext& run) : run_(run) {}
-  /// Of the first `known` trials, which are finished and do not change any more.
-  [[nodiscard]] std::vector<Individual> first(std::size_t known, int generation);
+  /// The first `known` trials, which are finished and do not change any more, and their drafts, with the spaces of a
+  /// basis.
+  [[nodiscard]] std::vector<Individual> first(std::size_t known, const Basis& basis);
 
  private:
   const RunContext& run_;
-  std::vector<std::vector<Individual>> read_;  ///< by trial
+  std::vector<KnownConfig> read_;
+  std::vector<std::size_t> ends_;  ///< of each trial's in `read_`
 };
 
-/// Those of the families, then those of edits that passed before `generation`.
-std::vector<Space> spaces_of(const RunContext& run, int generation);
+/// Those of the families, then those of edits that trials of the basis brought.
+std::vector<Space> spaces_of(const RunContext& run, const Basis& basis);
 
 }  // namespace heed::evolve

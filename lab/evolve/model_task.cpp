@@ -23,11 +23,11 @@ constexpr std::size_t kMostShownFailures = 5;
 constexpr std::size_t kMostInsights = 12;
 constexpr double kWorthTelling = 0.005;  // of an insight's expected change, as a logarithm
 
-// Trials before a generation, the best first.
-std::vector<std::size_t> passed(const RunContext& run, int generation) {
+// Trials of the basis, the best first.
+std::vector<std::size_t> passed(const RunContext& run, const Basis& basis) {
   std::vector<std::size_t> order;
   for (std::size_t i = 0; i < run.trials.size(); ++i)
-    if (run.trials[i].ok() && run.trials[i].generation < generation) order.push_back(i);
+    if (run.trials[i].ok() && basis.holds(run.trials[i])) order.push_back(i);
   std::stable_sort(order.begin(), order.end(),
                    [&](std::size_t a, std::size_t b) { return run.trials[a].ratio_low > run.trials[b].ratio_low; });
   return order;
@@ -76,6 +76,10 @@ bool is_of_models(const store::TrialRecord& trial) {
   return trial.operation == to_string(Operation::edit) || trial.operation == to_string(Operation::repair);
 }
 
+bool is_repair(const store::TrialRecord& trial) {
+  return trial.operation == to_string(Operation::repair);
+}
+
 std::string problem_in_words(const Workload& w) {
   const auto heads = w.heads == w.heads_kv ? fmt::format("{} heads", w.heads)
                                            : fmt::format("{} query heads that share {} key heads", w.heads, w.heads_kv);
@@ -101,8 +105,9 @@ std::string problem_in_words(const Workload& w) {
   return text;
 }
 
-std::optional<std::size_t> parent_for(const RunContext& run, prompts::Preset preset, int generation, int place) {
-  const std::vector<std::size_t> order = passed(run, generation);
+std::optional<std::size_t> parent_for(const RunContext& run, prompts::Preset preset, const Basis& basis, int generation,
+                                      int place) {
+  const std::vector<std::size_t> order = passed(run, basis);
   if (order.empty()) return std::nullopt;
   if (preset == prompts::Preset::free) return order.front();
   Random random(substream(substream(run.options.strategy.seed, kParents),
@@ -111,7 +116,7 @@ std::optional<std::size_t> parent_for(const RunContext& run, prompts::Preset pre
   return order[std::min(random.below(elites), random.below(elites))];
 }
 
-prompts::Task task_of(RunContext& run, std::optional<std::size_t> parent, int generation) {
+prompts::Task task_of(RunContext& run, std::optional<std::size_t> parent, const Basis& basis) {
   const Workload& w = run.options.workload;
   const Variant variant = parent ? run.variant_of(run.trials[*parent]) : run.trial_runner.base().variant;
   const measure::Floor floor = run.trial_runner.floor(run.device.processors);
@@ -144,12 +149,12 @@ prompts::Task task_of(RunContext& run, std::optional<std::size_t> parent, int ge
     task.sources.push_back({path, edited == nullptr ? text : *edited, edited != nullptr ? 0 : is_own ? 1 : 2});
   }
 
-  for (const std::size_t index : passed(run, generation))
+  for (const std::size_t index : passed(run, basis))
     if (index != parent && task.solutions.size() < kMostSolutions)
       task.solutions.push_back(solution_of(run.trials[index]));
   const int number = parent ? run.trials[*parent].number : -1;
   for (auto t = run.trials.rbegin(); t != run.trials.rend() && task.failures.size() < kMostShownFailures; ++t) {
-    if (!is_of_models(*t) || t->ok()) continue;
+    if (!is_of_models(*t) || t->ok() || static_cast<std::size_t>(t->number) >= basis.known) continue;
     const int of = t->parents.empty() ? -1 : t->parents.front();
     if (of == number)
       task.failures.push_back(fmt::format("{} ({}: {})", t->why.empty() ? "An edit" : t->why, to_string(t->verdict),

@@ -7,7 +7,8 @@
 namespace heed::evolve {
 
 Planner::Entries::const_iterator Planner::first_open() const {
-  return std::find_if(entries_.begin(), entries_.end(), [](const auto& entry) { return entry.second.job.has_value(); });
+  return std::find_if(entries_.begin(), entries_.end(),
+                      [](const auto& entry) { return entry.second.job.has_value() && !entry.second.job->is_awaited; });
 }
 
 void Planner::replay(const std::vector<Batch>& batches, const std::vector<Taken>& taken) {
@@ -57,7 +58,13 @@ void Planner::add(const Batch& batch, Generation generation) {
     const int index = batch.slots.first + i;
     Entry& entry = entries_[{batch.generation, index}];
     for (const Draft& draft : place.drafts) entry.proposals.push_back(draft.proposal);
-    entry.job = Job{batch.generation, index, std::move(place), generation.knowledge, 0};
+    entry.job = Job{.generation = batch.generation,
+                    .index = index,
+                    .place = std::move(place),
+                    .knowledge = generation.knowledge,
+                    .known = batch.known,
+                    .is_awaited = index >= generation.first_of_models,
+                    .written = nullptr};
   }
   places_ += count;
   const bool is_over = count < batch.slots.count || batch.slots.first + count >= population_;
@@ -68,8 +75,38 @@ void Planner::add(const Batch& batch, Generation generation) {
 std::vector<Job*> Planner::open() {
   std::vector<Job*> all;
   for (auto& [at, entry] : entries_)
-    if (entry.job) all.push_back(&*entry.job);
+    if (entry.job && !entry.job->is_awaited) all.push_back(&*entry.job);
   return all;
+}
+
+std::vector<Job*> Planner::awaited() {
+  std::vector<Job*> all;
+  for (auto& [at, entry] : entries_)
+    if (entry.job && entry.job->is_awaited) all.push_back(&*entry.job);
+  return all;
+}
+
+void Planner::drop(int generation, int index) {
+  end(generation, index);
+  --places_;
+}
+
+void Planner::end(int generation, int index) {
+  const auto at = entries_.find({generation, index});
+  HEED_CHECK(at != entries_.end() && at->second.job && at->second.job->is_awaited);
+  entries_.erase(at);
+}
+
+bool Planner::reserve() {
+  if (!has_room()) return false;
+  ++places_;
+  return true;
+}
+
+void Planner::add_repair(Job job) {
+  HEED_CHECK(job.index < 0);
+  const std::pair at{job.generation, job.index};
+  HEED_CHECK(entries_.emplace(at, Entry{std::move(job), {}}).second);
 }
 
 Job Planner::take() {

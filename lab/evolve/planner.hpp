@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <functional>
+#include <limits>
 #include <map>
 #include <memory>
 #include <optional>
@@ -19,13 +20,23 @@
 
 namespace heed::evolve {
 
+struct ModelPlace;
+
 /// A place of a generation on its way to a trial.
 struct Job {
   int generation = 0;
-  int index = 0;  ///< which of its places
-  Place place;
+  int index = 0;  ///< which of its places; below 0 a repair, which has none of its own
+  Place place;    ///< while models write for it what knobs propose there; no drafts where they have nothing more
   std::shared_ptr<const Knowledge> knowledge;  ///< from which it was proposed
+  std::size_t known = 0;                       ///< the trials that were finished then
+  bool is_awaited = false;                     ///< models write for it: no device may have it yet
+  std::shared_ptr<const ModelPlace> written;   ///< what models wrote for it; null: it is of knobs
   int devices_lost = 0;                        ///< that failed while they judged it
+
+  /// Of the repair of what was written for a place, which is judged before others.
+  [[nodiscard]] static constexpr int index_of_repair(int place) { return -1 - place; }
+  /// The place of a generation that it is for, or that it repairs.
+  [[nodiscard]] int place_number() const { return index < 0 ? -1 - index : index; }
 };
 
 class Planner {
@@ -33,6 +44,7 @@ class Planner {
   struct Generation {
     std::vector<Place> places;
     std::shared_ptr<const Knowledge> knowledge;
+    int first_of_models = std::numeric_limits<int>::max();  ///< from this place on models write
   };
   /// Places of one generation that are proposed together.
   struct Batch {
@@ -57,6 +69,19 @@ class Planner {
 
   /// Proposes the next places of a generation. @param places at most, or all to its end. @return whether there is one
   bool propose(std::size_t known, int places = Slots{}.count);
+
+  /// Those for which models write, the next one first.
+  [[nodiscard]] std::vector<Job*> awaited();
+  /// An awaited place ends without a trial, and another one may have its room.
+  void drop(int generation, int index);
+  /// An awaited place ends as a trial that no device judged.
+  void end(int generation, int index);
+  /// Keeps room for the trial of a repair. @return whether there is any
+  bool reserve();
+  /// The repair for which room was kept will be none.
+  void release() { --places_; }
+  /// The repair for which room was kept: open.
+  void add_repair(Job job);
 
   [[nodiscard]] bool has_open() const { return first_open() != entries_.end(); }
   /// Open places, the next one first, for builds ahead.

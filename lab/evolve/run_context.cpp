@@ -124,6 +124,7 @@ measure::PairOptions RunContext::as_sharp_as_useful(measure::PairOptions pair) c
 }
 
 Variant RunContext::variant_of(const Proposal& proposal) const {
+  const std::lock_guard lock(edited_mutex_);
   const auto space = static_cast<std::size_t>(proposal.space);
   const Variant* sources = space < families.size() ? nullptr : &edited.at(space - families.size()).variant;
   Variant variant =
@@ -136,13 +137,13 @@ Variant RunContext::variant_of(const store::TrialRecord& trial) const {
   return source::with_stored(parse_variant(with_current_names(trial.config), options.workload, device), trial.edits);
 }
 
-int RunContext::space_of(const Variant& variant, int generation) const {
-  return space_of(*variant.family, variant.overlay ? variant.overlay->digest() : std::string(), generation);
+int RunContext::space_of(const Variant& variant, const Basis& basis) const {
+  return space_of(*variant.family, variant.overlay ? variant.overlay->digest() : std::string(), basis);
 }
 
-int RunContext::space_of(const Family& family, std::string_view digest, int generation) const {
+int RunContext::space_of(const Family& family, std::string_view digest, const Basis& basis) const {
   if (!digest.empty())
-    for (std::size_t i = 0; i < edited.size() && edited[i].generation < generation; ++i)
+    for (std::size_t i = 0; i < edited.size() && basis.holds(edited[i].generation, edited[i].trial); ++i)
       if (edited[i].variant.family == &family && edited[i].digest == digest)
         return static_cast<int>(families.size() + i);
   const auto at = std::find(families.begin(), families.end(), &family);
@@ -155,7 +156,8 @@ void RunContext::note_edits(const store::TrialRecord& trial) {
   Variant variant = variant_of(trial);
   if (space_of(variant) >= static_cast<int>(families.size())) return;
   std::string digest = variant.overlay->digest();
-  edited.push_back({std::move(variant), std::move(digest), trial.generation});
+  const std::lock_guard lock(edited_mutex_);
+  edited.push_back({std::move(variant), std::move(digest), trial.generation, trial.number});
 }
 
 void RunContext::take_trials(std::vector<store::TrialRecord> stored) {

@@ -27,11 +27,23 @@ namespace heed::evolve {
 /// @throws Error(usage) for a name that is unknown or there twice, Error(unsupported) where one cannot run the workload
 std::vector<const Family*> families_for(const record::RunOptions& options, const DeviceFacts& device);
 
+/// The trials that a proposal or a prompt may rest on; by itself, all.
+struct Basis {
+  int generation = std::numeric_limits<int>::max();             ///< those of generations before it,
+  std::size_t known = std::numeric_limits<std::size_t>::max();  ///< and of them the first that finished
+  /// @param number of the trial
+  [[nodiscard]] bool holds(int of_generation, int number) const {
+    return of_generation < generation && static_cast<std::size_t>(number) < known;
+  }
+  [[nodiscard]] bool holds(const store::TrialRecord& trial) const { return holds(trial.generation, trial.number); }
+};
+
 /// A set of edits of a family's sources that passed.
 struct EditedSources {
   Variant variant;     ///< of the first trial that brought them
   std::string digest;  ///< of its overlay
   int generation = 0;  ///< of that trial
+  int trial = 0;       ///< its number
 };
 
 /// Adds up what threads of a device waited for builds.
@@ -109,11 +121,11 @@ struct RunContext {
 
   [[nodiscard]] Variant variant_of(const Proposal& proposal) const;
   [[nodiscard]] Variant variant_of(const store::TrialRecord& trial) const;
-  /// The place of a variant's edits among those that passed before a generation, behind the families; else that of its
+  /// The place of a variant's edits among those that trials of the basis brought, behind the families; else that of its
   /// family among those searched.
-  [[nodiscard]] int space_of(const Variant& variant, int generation = std::numeric_limits<int>::max()) const;
+  [[nodiscard]] int space_of(const Variant& variant, const Basis& basis = {}) const;
   /// @param digest of the variant's overlay; empty where it has none
-  [[nodiscard]] int space_of(const Family& family, std::string_view digest, int generation) const;
+  [[nodiscard]] int space_of(const Family& family, std::string_view digest, const Basis& basis) const;
   /// Takes the trials of a stored run over.
   void take_trials(std::vector<store::TrialRecord> stored);
   /// The highest lower end of an interval so far; 0 where no trial passed.
@@ -123,9 +135,12 @@ struct RunContext {
   [[nodiscard]] double dependent_us(const Variant& variant);
   /// Stores a finished trial and tells the observer. @param trials_in_all as far as is known
   void add_trial(store::TrialRecord trial, int trials_in_all);
+  /// Of a trial that passed: its edits are a space from here on. For runs that learn of trials of others, from any
+  /// thread, in the order in which they were stored.
+  void note_edits(const store::TrialRecord& trial);
 
  private:
-  void note_edits(const store::TrialRecord& trial);
+  mutable std::mutex edited_mutex_;
 };
 
 /// A part of a run, from here to the end of the scope. Parts of one name are one.

@@ -4,29 +4,23 @@
 #include <iterator>
 
 #include "evolve/knowledge.hpp"
+#include "evolve/model_task.hpp"
 #include "evolve/run_diagnosis.hpp"
 #include "evolve/search_end.hpp"
 #include "evolve/trials.hpp"
 #include "process/interrupt.hpp"
 
 namespace heed::evolve {
-namespace {
-
-bool is_repair(const store::TrialRecord& trial) {
-  return trial.operation == to_string(Operation::repair);
-}
-
-}  // namespace
-
 Search::Search(RunContext& run, double floor_us) : run_(run), drafting_(run), floor_us_(floor_us) {
-  if (run.options.models.any()) models_.emplace(run);
+  if (run.options.models.any()) models_.emplace(run, run.store);
 }
 
-std::vector<ModelPlace> Search::write_by_models(int generation, std::vector<Place>& places, int first) {
+std::vector<ModelPlace> Search::write_by_models(int generation, int before, std::vector<Place>& places, int first) {
   if (!models_) return {};
   // Where knobs have nothing more to propose, all are for models.
   int count = static_cast<int>(places.size());
-  if (!places.empty() && !places.front().drafts.empty()) count = models_->places(generation, count);
+  if (!places.empty() && !places.front().drafts.empty())
+    count = models_->places({.generation = generation}, generation, count, before);
   std::vector<int> wanted;
   for (int place = static_cast<int>(places.size()) - count; place < static_cast<int>(places.size()); ++place)
     if (place >= first) wanted.push_back(place);  // those before are stored
@@ -46,10 +40,10 @@ void Search::run_model_place(int generation, const ModelPlace& written, Place& p
 void Search::repair(int generation, ModelPlace refused) {
   const store::TrialRecord& trial = run_.trials.back();
   if (trial.ok()) return;
-  const int parent = trial.number;
+  const int number = trial.number;
   const std::optional<ModelPlace> mended = models_->repair(generation, refused, trial);
   if (!mended) return;
-  Place place = std::move(places_of({models_->proposal_of(*mended, Operation::repair, parent)}).front());
+  Place place = std::move(places_of({models_->proposal_of(*mended, number)}).front());
   start_build(run_, place.drafts.front());
   run_.add_trial(run_best_of(run_, static_cast<int>(run_.trials.size()), generation, place), run_.options.trials);
 }
@@ -68,8 +62,8 @@ void Search::run() {
     const auto done = static_cast<int>(std::count_if(run_.trials.begin(), run_.trials.end(), [&](const auto& t) {
       return t.generation == generation && !is_repair(t);
     }));
-    const std::vector<Space> where = spaces_of(run_, generation);
-    std::vector<Individual> known = individuals_of(run_, generation);
+    const std::vector<Space> where = spaces_of(run_, {.generation = generation});
+    std::vector<Individual> known = individuals_of(run_, {.generation = generation});
     std::vector<Individual> earlier;
     std::copy_if(known.begin(), known.end(), std::back_inserter(earlier),
                  [&](const Individual& individual) { return individual.generation < generation; });
@@ -83,14 +77,11 @@ void Search::run() {
     if (places.empty())
       places.resize(static_cast<std::size_t>(std::min(options.strategy.population, options.trials - before)));
     run_.observer.generation_started(generation, before, options.trials);
-    std::vector<ModelPlace> written = write_by_models(generation, places, done);
+    std::vector<ModelPlace> written = write_by_models(generation, before, places, done);
     for (const ModelPlace& one : written) {
       Place& place = places[static_cast<std::size_t>(one.place)];
       place.drafts.clear();
-      if (one.written.overlay) {
-        const int parent = one.parent ? run_.trials[*one.parent].number : -1;
-        place = std::move(places_of({models_->proposal_of(one, Operation::edit, parent)}).front());
-      }
+      if (one.written.overlay) place = std::move(places_of({models_->proposal_of(one)}).front());
     }
     places.erase(places.begin(), places.begin() + std::min(done, static_cast<int>(places.size())));
     if (const auto fit = static_cast<std::size_t>(std::max(1, run_.trials_that_fit())); places.size() > fit)

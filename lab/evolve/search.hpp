@@ -21,7 +21,8 @@ class Search {
 
  private:
   /// A generation's places for which models have written, and what they wrote.
-  [[nodiscard]] std::vector<ModelPlace> write_by_models(int generation, std::vector<Place>& places, int first);
+  [[nodiscard]] std::vector<ModelPlace> write_by_models(int generation, int before, std::vector<Place>& places,
+                                                        int first);
   /// The trial of a model's place, and where it was refused that of the repaired edits.
   void run_model_place(int generation, const ModelPlace& written, Place& place);
   void repair(int generation, ModelPlace refused);

@@ -6,6 +6,7 @@
 
 #include "device/processors.hpp"
 #include "evolve/knowledge.hpp"
+#include "evolve/model_task.hpp"
 #include "evolve/search_end.hpp"
 #include "evolve/trials.hpp"
 #include "process/interrupt.hpp"
@@ -27,6 +28,7 @@ std::vector<Planner::Batch> note_places(std::vector<Planner::Taken>& taken,
       batches.push_back({static_cast<int>(batches.size()), {}, i});
       index = 0;
     }
+    if (is_repair(trials[i])) continue;
     taken[i] = std::pair{trials[i].generation, index++};
   }
   return batches;
@@ -45,11 +47,6 @@ void forget_looks(Job& job) {
 }  // namespace
 
 void expect_shareable(const record::RunOptions& options, DeviceKind kind, std::size_t devices) {
-  if (options.models.any())
-    throw Error(ErrorCode::usage,
-                "--devices shares out trials that knobs propose, and models write theirs one after the other; leave "
-                "out one of them",
-                "--devices");
   if (kind == DeviceKind::cpu && devices > 1 && options.strategy.drafts > kMostDraftsOnProcessors)
     throw Error(ErrorCode::usage,
                 fmt::format("--drafts {} on several groups of processors would have compilers run beside what is "
@@ -99,6 +96,9 @@ SharedSearch::SharedSearch(RunContext& run, std::vector<DeviceOfRun> devices, do
     stations_.push_back(station.get());
     judges_.push_back(std::move(station));
   }
+  if (run.options.models.any())
+    models_ = std::make_unique<ModelPlaces>(run, planner_, stations_.size(),
+                                            [this](store::TrialRecord trial) { add(std::move(trial)); });
 }
 
 void SharedSearch::run() {
@@ -129,21 +129,30 @@ void SharedSearch::replay() {
                          {one.place, one.places > 0 ? one.places : Slots{}.count},
                          static_cast<std::size_t>(one.known)});
     for (std::size_t i = 0; i < taken.size(); ++i)
-      if (const store::TrialRecord& t = run_.trials[i]; t.place >= 0) taken[i] = std::pair{t.generation, t.place};
+      if (const store::TrialRecord& t = run_.trials[i]; t.place >= 0 && !is_repair(t))
+        taken[i] = std::pair{t.generation, t.place};
   }
   planner_.replay(batches, taken);
 }
 
 Planner::Generation SharedSearch::places_for(const Planner::Batch& batch, const std::vector<Proposal>& under_way) {
   auto knowledge = std::make_shared<Knowledge>();
-  knowledge->spaces = spaces_of(run_, batch.generation);
-  knowledge->individuals = known_trials_.first(batch.known, batch.generation);
+  const Basis basis{.known = batch.known};
+  knowledge->spaces = spaces_of(run_, basis);
+  knowledge->individuals = known_trials_.first(batch.known, basis);
   for (const Proposal& p : under_way)
     knowledge->individuals.push_back({-1, batch.generation, p.island, p.config, false, 0, p.space, true, true});
   Planner::Generation proposed;
   proposed.places = places_of(
       evolve::propose(run_.options.strategy, knowledge->spaces, batch.generation, knowledge->individuals, batch.slots));
   proposed.knowledge = std::move(knowledge);
+  if (!models_) return proposed;
+  proposed.first_of_models = models_->first_of_models(batch);
+  if (proposed.places.empty() && !models_->are_given_up()) {  // knobs have nothing more to propose
+    proposed.first_of_models = 0;
+    proposed.places.resize(static_cast<std::size_t>(
+        std::clamp(run_.options.strategy.population - batch.slots.first, 0, batch.slots.count)));
+  }
   return proposed;
 }
 
@@ -155,6 +164,10 @@ void SharedSearch::prepared(std::size_t device, const PreparedDevice& about) {
 
 void SharedSearch::all_prepared() {
   replay();
+  if (models_) {
+    models_->resume();
+    models_->begin();
+  }
   build_open();
   began_s_ = run_.elapsed_s();
   nlohmann::json names = nlohmann::json::array();
@@ -167,22 +180,50 @@ void SharedSearch::all_prepared() {
 }
 
 std::optional<Job> SharedSearch::next(std::size_t device) {
-  if (is_over_ || (!planner_.has_open() && !propose())) return std::nullopt;
+  if (is_over_) return std::nullopt;
+  open_written();
+  if (!planner_.has_open() || has_idle_devices()) propose();
+  if (!planner_.has_open() && !is_awaiting()) return std::nullopt;
   if (is_out_of_time(run_, planner_.under_way())) {
-    is_over_ = true;
+    end();
     return std::nullopt;
   }
+  if (!planner_.has_open()) return std::nullopt;
   DeviceStatus& status = statuses_[device];
   ++status.under_way;
   status.doing = DeviceStatus::Doing::judging;
   return planner_.take();
 }
 
+void SharedSearch::end() {
+  is_over_ = true;
+  if (models_) models_->stop();
+}
+
+bool SharedSearch::is_awaiting() const {
+  return models_ && !is_over_ && models_->are_awaited();
+}
+
+void SharedSearch::open_written() {
+  if (models_ && (pace_.is_steady || planner_.under_way() == 0) && models_->open()) build_open();
+}
+
+// On a CPU, where nothing is built while anything is timed: what was written alone leaves some devices without a place.
+bool SharedSearch::has_idle_devices() {
+  return models_ && !pace_.is_steady && planner_.under_way() == 0 && planner_.open().size() < stations_.size() &&
+         !models_->is_next_of_models();
+}
+
+void SharedSearch::ask_ahead() {
+  while (pace_.is_steady && models_->may_ask_next() && propose()) {
+  }
+}
+
 bool SharedSearch::propose() {
-  if (!planner_.has_room()) return false;
+  if (is_over_ || !planner_.has_room() || (models_ && models_->are_behind())) return false;
   if (!pace_.is_steady && planner_.under_way() > 0) return false;  // compilers would disturb what is timed
   if (!run_.trials.empty() && has_reached_the_floor(run_, floor_us_)) {
-    is_over_ = true;
+    end();
     return false;
   }
   const int generation = planner_.next_generation();
@@ -190,12 +231,14 @@ bool SharedSearch::propose() {
   const int places = pace_.is_steady ? 1 : 0;  // 0: all to the generation's end
   const std::size_t known = run_.trials.size();
   if (!(places > 0 ? planner_.propose(known, places) : planner_.propose(known))) {
-    if (planner_.under_way() == 0) run_.observer.message("the space holds no variant that was not tried; stopping");
+    if (planner_.under_way() == 0 && !planner_.has_open() && !is_awaiting())
+      run_.observer.message("the space holds no variant that was not tried; stopping");
     return false;
   }
   run_.store.set_generation({run_.run, generation, static_cast<int>(known), place, places});
   if (place == 0) run_.observer.generation_started(generation, static_cast<int>(known), run_.options.trials);
   tell_devices();
+  if (models_) models_->begin();
   build_open();
   return true;
 }
@@ -214,15 +257,20 @@ void SharedSearch::finished(std::size_t device, const Job& job, store::TrialReco
   if (--status.under_way == 0 && status.doing == DeviceStatus::Doing::judging)
     status.doing = DeviceStatus::Doing::waiting;
   ++status.trials;
-  trial.number = static_cast<int>(run_.trials.size());
-  trial.run_elapsed_s = run_.elapsed_s();
   if (trial.ok())  // two devices may have been at one program at a time
     if (const store::TrialRecord* duplicate = duplicate_of(run_, run_.variant_of(trial), trial.machine_code)) {
       trial.verdict = Verdict::duplicate;
       trial.reason = as_duplicate_of(*duplicate) + ", which another device judged meanwhile";
     }
   planner_.finish(job.generation, job.index);
-  tick();
+  pass_on_messages();
+  add(std::move(trial));
+  if (models_ && !is_over_) models_->judged(job, run_.trials.back());
+}
+
+void SharedSearch::add(store::TrialRecord trial) {
+  trial.number = static_cast<int>(run_.trials.size());
+  trial.run_elapsed_s = run_.elapsed_s();
   run_.add_trial(std::move(trial), run_.options.trials);
   for (Station* station : stations_) station->learn(run_.trials.back());
 }
@@ -230,7 +278,7 @@ void SharedSearch::finished(std::size_t device, const Job& job, store::TrialReco
 void SharedSearch::lost(std::size_t device, std::optional<Job> job, const std::string& why) {
   DeviceStatus& status = statuses_[device];
   status.doing = DeviceStatus::Doing::lost;
-  tick();
+  pass_on_messages();
   run_.observer.message(fmt::format("{} is lost, the run goes on without it: {}", status.name, why));
   note_in_base(status.name, {{"lost", why}});
   tell_devices();
@@ -244,7 +292,7 @@ void SharedSearch::lost(std::size_t device, std::optional<Job> job, const std::s
       new_trial(run_.run, 0, job->generation, run_.variant_of(proposal), to_string(proposal.operation), proposal.why);
   trial.island = proposal.island;
   trial.parents = proposal.parents;
-  trial.place = job->index;
+  trial.place = job->place_number();
   trial.device = status.name;
   trial.verdict = Verdict::crashed;
   trial.reason = fmt::format("{} devices were lost while they judged it; the last: {}", job->devices_lost, why);
@@ -265,6 +313,14 @@ void SharedSearch::say(std::size_t device, const std::string& text) {
 }
 
 void SharedSearch::tick() {
+  pass_on_messages();
+  if (!models_ || began_s_ <= 0 || is_over_) return;
+  models_->take_replies();
+  models_->begin();
+  ask_ahead();
+}
+
+void SharedSearch::pass_on_messages() {
   std::deque<std::string> said;
   {
     const std::lock_guard lock(said_mutex_);

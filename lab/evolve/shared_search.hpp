@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "evolve/judge_pool.hpp"
+#include "evolve/model_places.hpp"
 #include "evolve/planner.hpp"
 #include "evolve/run_context.hpp"
 #include "evolve/station.hpp"
@@ -65,12 +66,22 @@ class SharedSearch final : private PoolOwner {
   void lost(std::size_t device, std::optional<Job> job, const std::string& why) override;
   void put_back(std::size_t device, Job job) override;
   void tick() override;
+  [[nodiscard]] bool is_awaiting() const override;
 
   void replay();
   [[nodiscard]] Planner::Generation places_for(const Planner::Batch& batch, const std::vector<Proposal>& under_way);
   /// The next place, or the rest of a generation. @return whether there is an open place now
   bool propose();
+  /// Begins conversations for the next places while devices are at others.
+  void ask_ahead();
   void build_open();
+  /// What models wrote is built when compilers disturb nothing.
+  void open_written();
+  [[nodiscard]] bool has_idle_devices();
+  /// A trial that is finished: it gets its number.
+  void add(store::TrialRecord trial);
+  void end();
+  void pass_on_messages();
   void say(std::size_t device, const std::string& text);
   void tell_devices();
   void note_in_base(const std::string& device, const nlohmann::json& what);
@@ -88,6 +99,7 @@ class SharedSearch final : private PoolOwner {
   bool is_over_ = false;
   std::mutex said_mutex_;
   std::deque<std::string> said_;
+  std::unique_ptr<ModelPlaces> models_;  ///< null: knobs alone propose
 };
 
 }  // namespace heed::evolve

@@ -47,7 +47,10 @@ Station::Station(const RunContext& run, DeviceOfRun device, trial::Built base, s
   context_.run = run.run;
   context_.earlier_s = run.elapsed_s();
   context_.prepared_s = run.prepared_s;
-  for (const store::TrialRecord& trial : run.trials) context_.trials.push_back(outline_of(trial));
+  for (const store::TrialRecord& trial : run.trials) {
+    context_.trials.push_back(outline_of(trial));
+    context_.note_edits(trial);
+  }
 }
 
 Station::~Station() = default;
@@ -92,7 +95,7 @@ store::TrialRecord Station::judge(Job& job) {
   take_news();
   store::TrialRecord record =
       run_best_of(context_, static_cast<int>(context_.trials.size()), job.generation, places.front());
-  record.place = job.index;
+  record.place = job.place_number();
   record.device = device_.name;
   expect_to_live(record);
   return record;
@@ -111,6 +114,7 @@ void Station::expect_to_live(const store::TrialRecord& trial) {
 }
 
 void Station::learn(const store::TrialRecord& trial) {
+  context_.note_edits(trial);  // at once: places that are proposed next may have these sources
   const std::lock_guard lock(news_mutex_);
   news_.push_back(outline_of(trial));
 }

@@ -49,6 +49,12 @@ class Model {
   /// Waits for an answer. May be called from several threads.
   /// @throws Error(model) with what went wrong and what would help; Error(interrupted)
   virtual Reply ask(const Conversation& conversation) = 0;
+  /// The same for a prompt that has a name in its run, equal in a run that repeats it whatever was measured:
+  /// "generation 2, place 3, first". Recordings keep the name and find replies by it.
+  virtual Reply ask_as(const std::string& name, const Conversation& conversation) {
+    (void)name;
+    return ask(conversation);
+  }
 };
 
 /// 32 hexadecimal digits over roles and texts.

@@ -16,10 +16,11 @@ Recorder::Recorder(std::shared_ptr<Model> model, std::filesystem::path file)
   expect_writable(file_, ErrorCode::model);
 }
 
-Reply Recorder::ask(const Conversation& conversation) {
+Reply Recorder::ask_as(const std::string& prompt, const Conversation& conversation) {
   nlohmann::json exchange = {{"digest", digest_of(conversation)}, {"messages", conversation}, {"model", name()}};
+  if (!prompt.empty()) exchange["for"] = prompt;
   try {
-    Reply reply = model_->ask(conversation);
+    Reply reply = model_->ask_as(prompt, conversation);
     exchange["reply"] = reply;
     append(exchange);
     return reply;
@@ -54,6 +55,7 @@ Replay::Replay(const std::filesystem::path& file) : file_(file) {
       // A recording without the prompts, which take nearly all of its bytes, names them by their digests.
       exchange.digest = json.contains("messages") ? digest_of(json["messages"].get<Conversation>())
                                                   : json.at("digest").get<std::string>();
+      exchange.name = json.value("for", std::string());
       if (json.contains("failure"))
         exchange.failure = json["failure"].get<std::string>();
       else
@@ -69,7 +71,7 @@ Replay::Replay(const std::filesystem::path& file) : file_(file) {
   all_ = left_.size();
 }
 
-Reply Replay::ask(const Conversation& conversation) {
+Reply Replay::ask_as(const std::string& prompt, const Conversation& conversation) {
   const std::lock_guard lock(mutex_);
   if (left_.empty())
     throw Error(ErrorCode::model,
@@ -79,7 +81,9 @@ Reply Replay::ask(const Conversation& conversation) {
   auto at = std::find_if(left_.begin(), left_.end(), [&](const Exchange& one) { return one.digest == digest; });
   if (at == left_.end()) {
     ++others_;
-    at = left_.begin();
+    if (!prompt.empty())
+      at = std::find_if(left_.begin(), left_.end(), [&](const Exchange& one) { return one.name == prompt; });
+    if (at == left_.end()) at = left_.begin();
   }
   const Exchange exchange = std::move(*at);
   left_.erase(at);

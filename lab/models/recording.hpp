@@ -1,5 +1,6 @@
-/// Conversations as files, so that a run repeats without a network: one JSON object a line, with the digest and
-/// the messages of a prompt and the reply or the failure. The messages may be left out of a file that is kept.
+/// Conversations as files, so that a run repeats without a network: one JSON object a line, with the digest, the name
+/// in its run ("for") and the messages of a prompt and the reply or the failure. The messages may be left out of a file
+/// that is kept; files of before prompts had names have none.
 #pragma once
 
 #include <deque>
@@ -18,7 +19,8 @@ class Recorder final : public Model {
   /// @throws Error(model) where the file cannot be written
   Recorder(std::shared_ptr<Model> model, std::filesystem::path file);
   [[nodiscard]] const std::string& name() const override { return model_->name(); }
-  Reply ask(const Conversation& conversation) override;
+  Reply ask(const Conversation& conversation) override { return ask_as({}, conversation); }
+  Reply ask_as(const std::string& name, const Conversation& conversation) override;
 
  private:
   void append(const nlohmann::json& exchange);
@@ -27,22 +29,25 @@ class Recorder final : public Model {
   std::mutex mutex_;
 };
 
-/// Answers from a file that a Recorder wrote. A prompt takes the first reply to an equal prompt that is left; where
-/// there is none, since prompts hold measured times, the first reply that is left. A failure that was recorded fails
-/// again.
+/// Answers from a file that a Recorder wrote. A prompt takes the first reply to an equal prompt that is left, found by
+/// its digest; where there is none, since prompts hold measured times, that to the prompt of its name, so that replies
+/// do not depend on the order in which several are asked for; else the first reply that is left. A failure that was
+/// recorded fails again.
 class Replay final : public Model {
  public:
   /// @throws Error(usage) for a file that is missing, or a line that is no exchange
   explicit Replay(const std::filesystem::path& file);
   [[nodiscard]] const std::string& name() const override { return name_; }
   /// @throws Error(model) when all replies are used
-  Reply ask(const Conversation& conversation) override;
+  Reply ask(const Conversation& conversation) override { return ask_as({}, conversation); }
+  Reply ask_as(const std::string& name, const Conversation& conversation) override;
   /// Prompts so far that were not equal to any of the file.
   [[nodiscard]] int other_prompts() const;
 
  private:
   struct Exchange {
     std::string digest;
+    std::string name;  ///< empty where the file has none
     Reply reply;
     std::string failure;  ///< empty where there is a reply
   };

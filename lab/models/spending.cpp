@@ -2,12 +2,16 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "heed/heed.hpp"
+#include "models/retry.hpp"
 
 namespace heed::models {
 namespace {
 
 constexpr std::int64_t kExpectedShare = 4;  // of the tokens that a reply may have
+constexpr double kLookEvery_s = 0.05;       // at the replies that leave room for a prompt
 
 }  // namespace
 
@@ -33,17 +37,53 @@ void Spending::add(const Conversation& conversation, const Reply& reply) {
 
 std::optional<std::string> Spending::refuses(const Conversation& conversation, std::int64_t reply_tokens) const {
   const std::lock_guard lock(mutex_);
-  const std::int64_t next = estimated_tokens(conversation) + reply_tokens / kExpectedShare;
+  return refusal_of(estimated_tokens(conversation) + reply_tokens / kExpectedShare);
+}
+
+std::optional<std::string> Spending::refusal_of(std::int64_t next) const {
   if (limits_.tokens && tokens_ + next > *limits_.tokens)
     return fmt::format("{} of {} tokens are used, and the next prompt with a reply takes about {}", tokens_,
                        *limits_.tokens, next);
   if (limits_.money) {
-    const double each = replies_ > 0 ? money_ / replies_ : 0;
+    const double each = money_of_a_reply();
     if (money_ + each > *limits_.money || money_ >= *limits_.money)
       return fmt::format("{:.4f} of {:.4f} is spent, and a reply has cost {:.4f} on average", money_, *limits_.money,
                          each);
   }
   return std::nullopt;
+}
+
+Spending::Held Spending::hold(const Conversation& conversation, std::int64_t reply_tokens, const Prices& prices,
+                              const std::string& model) {
+  Usage expected;
+  expected.prompt_tokens = estimated_tokens(conversation);
+  expected.completion_tokens = reply_tokens / kExpectedShare;
+  const std::int64_t tokens = *expected.prompt_tokens + *expected.completion_tokens;
+  const double priced = prices.cost(model, expected).value_or(0);
+  for (;;) {
+    {
+      const std::lock_guard lock(mutex_);
+      if (std::optional<std::string> refusal = refusal_of(tokens)) return {*this, std::move(refusal)};
+      const double money = std::max(money_of_a_reply(), priced);
+      const bool has_room = (!limits_.tokens || tokens_ + held_tokens_ + tokens <= *limits_.tokens) &&
+                            (!limits_.money || money_ + held_money_ + money <= *limits_.money);
+      if (held_ == 0 || has_room) {
+        ++held_;
+        held_tokens_ += tokens;
+        held_money_ += money;
+        return {*this, tokens, money};
+      }
+    }
+    sleep_for(kLookEvery_s);
+  }
+}
+
+Spending::Held::~Held() {
+  if (refusal_) return;
+  const std::lock_guard lock(of_.mutex_);
+  --of_.held_;
+  of_.held_tokens_ -= tokens_;
+  of_.held_money_ -= money_;
 }
 
 std::int64_t Spending::tokens() const {

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "models/model.hpp"
+#include "models/prices.hpp"
 
 namespace heed::models {
 
@@ -24,22 +25,51 @@ class Spending {
 
   /// What earlier processes of the run, or a reply, took.
   void add(const Conversation& conversation, const Reply& reply);
-  /// Before a prompt is sent: none, or a sentence that says which limit leaves no room for it and a reply. Replies that
-  /// are under way, in other threads, are not seen.
+  /// None, or a sentence that says which limit leaves no room for a prompt and a reply. Replies that are under way, in
+  /// other threads, are not seen.
   /// @param reply_tokens that the model may write at most; counted as a quarter, since few replies are that long
   [[nodiscard]] std::optional<std::string> refuses(const Conversation& conversation, std::int64_t reply_tokens) const;
+
+  /// Room for a prompt and its reply, held until the end of the scope.
+  class Held {
+   public:
+    ~Held();
+    Held(const Held&) = delete;
+    Held& operator=(const Held&) = delete;
+    /// Why there is no room; none where there is.
+    [[nodiscard]] const std::optional<std::string>& refusal() const { return refusal_; }
+
+   private:
+    friend class Spending;
+    Held(Spending& of, std::optional<std::string> refusal) : of_(of), refusal_(std::move(refusal)) {}
+    Held(Spending& of, std::int64_t tokens, double money) : of_(of), tokens_(tokens), money_(money) {}
+    Spending& of_;
+    std::optional<std::string> refusal_;
+    std::int64_t tokens_ = 0;
+    double money_ = 0;
+  };
+  /// Before a prompt is sent: refused as `refuses` does. Where what other threads hold leaves no room, it waits until
+  /// they have their replies: what these really take decides. @throws Error(interrupted)
+  [[nodiscard]] Held hold(const Conversation& conversation, std::int64_t reply_tokens, const Prices& prices,
+                          const std::string& model);
 
   [[nodiscard]] std::int64_t tokens() const;
   /// "12 replies, 48,210 tokens, at least 0.12 USD (3 replies of unknown price)".
   [[nodiscard]] std::string text(const std::string& currency) const;
 
  private:
+  [[nodiscard]] std::optional<std::string> refusal_of(std::int64_t next_tokens) const;
+  [[nodiscard]] double money_of_a_reply() const { return replies_ > 0 ? money_ / replies_ : 0; }
+
   SpendingLimits limits_;
   mutable std::mutex mutex_;
   std::int64_t tokens_ = 0;
   double money_ = 0;
   int replies_ = 0;
   int unknown_ = 0;
+  int held_ = 0;  ///< prompts under way, and what they are expected to take
+  std::int64_t held_tokens_ = 0;
+  double held_money_ = 0;
 };
 
 }  // namespace heed::models

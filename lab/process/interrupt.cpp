@@ -9,6 +9,7 @@ namespace heed {
 namespace {
 
 volatile std::sig_atomic_t g_signals = 0;
+thread_local const std::atomic<bool>* t_stop = nullptr;
 
 void on_signal(int number) {
   // A terminal that goes away says so twice, by its shell and by itself.
@@ -34,11 +35,19 @@ void install_interrupt_handler() {
 }
 
 bool interrupted() {
-  return g_signals != 0;
+  return g_signals != 0 || (t_stop != nullptr && t_stop->load());
 }
 
 void check_interrupt() {
   if (interrupted()) throw Error(ErrorCode::interrupted, "interrupted by the user");
+}
+
+Stoppable::Stoppable(const std::atomic<bool>& stop) {
+  t_stop = &stop;
+}
+
+Stoppable::~Stoppable() {
+  t_stop = nullptr;
 }
 
 }  // namespace heed

@@ -43,9 +43,11 @@ bool Writer::ask(models::Conversation conversation, int generation, int place, c
       }
     }
   }
-  if (std::optional<std::string> refusal = spending_.refuses(written.asked, options_.reply_tokens)) {
+  const models::Spending::Held held =
+      spending_.hold(written.asked, options_.reply_tokens, panel_.prices(), model.name());
+  if (held.refusal()) {
     written.ending = Written::Ending::out_of_budget;
-    written.failure = *refusal;
+    written.failure = *held.refusal();
     return false;
   }
   store::ExchangeRecord exchange;
@@ -61,7 +63,8 @@ bool Writer::ask(models::Conversation conversation, int generation, int place, c
   }
   try {
     const TimelineRange range("model", model.name());
-    models::Reply reply = model.ask(written.asked);
+    models::Reply reply =
+        model.ask_as(fmt::format("generation {}, place {}, {}", generation, place, purpose), written.asked);
     reply.cost = panel_.prices().cost(model.name(), reply.usage);
     spending_.add(written.asked, reply);
     exchange.reply = reply;

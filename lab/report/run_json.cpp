@@ -7,6 +7,18 @@ namespace heed::report {
 
 using nlohmann::json;
 
+namespace {
+
+// That judged what was written in a conversation; empty where none did, or the run was given none to choose from.
+std::string device_of(const store::ExchangeRecord& exchange, const std::vector<store::TrialRecord>& trials) {
+  const std::string_view operation = exchange.purpose.rfind("repair", 0) == 0 ? "repair" : "edit";
+  for (const store::TrialRecord& t : trials)
+    if (t.generation == exchange.generation && t.place == exchange.place && t.operation == operation) return t.device;
+  return {};
+}
+
+}  // namespace
+
 json trial_json(const store::TrialRecord& t) {
   json drafts = json::array();
   for (const store::DraftRecord& draft : t.drafts) drafts.push_back(store::to_json(draft));
@@ -60,6 +72,7 @@ json run_json(const store::RunRecord& run, const std::vector<store::TrialRecord>
     all_exchanges.push_back({{"generation", e.generation},
                              {"place", e.place},
                              {"purpose", e.purpose},
+                             {"device", device_of(e, trials)},
                              {"model", e.model},
                              {"messages", e.prompt},
                              {"reply", e.reply},

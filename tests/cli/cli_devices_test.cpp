@@ -17,9 +17,6 @@ TEST_F(Cli, ListsOfDevicesThatAreNoneAreRefused) {
            {"1,0-2", "lists 1 twice"},
            {"1000", "there is no processor 1000 that this process may run on"}})
     expect_refusal(tiny + list, 2, words);
-  const int mine = allowed_processors().front();
-  expect_refusal(tiny + std::to_string(mine) + " --endpoint http://localhost:1/v1 --model x", 2,
-                 "--devices shares out trials that knobs propose");
   expect_refusal("evolve --shape b1h1l48d16:fp32 --device cuda --devices 0 " + db() + " " + cache(), 1, "no GPU",
                  "LD_LIBRARY_PATH=/nowhere");
 }

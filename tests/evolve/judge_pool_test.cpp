@@ -41,7 +41,7 @@ class Scripted final : public DeviceJudge {
 };
 
 // Hands out `places` places, those that come back first.
-class Counting final : public PoolOwner {
+class Counting : public PoolOwner {
  public:
   explicit Counting(int places) : places_(places) {}
   void prepared(std::size_t device, const PreparedDevice&) override { ready.insert(device); }
@@ -169,6 +169,23 @@ TEST(JudgePool, AnErrorOfTheOwnerEndsAll) {
     if (owner.judged.size() == 4) throw Error(ErrorCode::store, "the disk is full");
   };
   EXPECT_THROW(judge_on(devices, owner), Error);
+  EXPECT_EQ(owner.judged.size(), 4U);
+}
+
+// Places that somebody writes while no device has anything to do.
+TEST(JudgePool, PlacesThatAreAwaitedKeepTheSearchOpen) {
+  struct Awaiting final : Counting {
+    using Counting::Counting;
+    std::optional<Job> next(std::size_t device) override {
+      return is_awaiting() ? std::nullopt : Counting::next(device);
+    }
+    void tick() override { ++ticks; }
+    [[nodiscard]] bool is_awaiting() const override { return ticks < 3; }
+    int ticks = 0;
+  };
+  const Devices devices = devices_of({new Scripted("a"), new Scripted("b")});
+  Awaiting owner(4);
+  judge_on(devices, owner);
   EXPECT_EQ(owner.judged.size(), 4U);
 }
 

@@ -1,4 +1,5 @@
 // Which places are judged next where devices do not wait for each other.
+#include <limits>
 #include <set>
 
 #include "evolve/planner.hpp"
@@ -28,7 +29,7 @@ struct ToyRun {
             knowledge->individuals.push_back({-1, batch.generation, p.island, p.config, false, 0, p.space, true, true});
           return Planner::Generation{places_of(evolve::propose(options, knowledge->spaces, batch.generation,
                                                                knowledge->individuals, batch.slots)),
-                                     knowledge};
+                                     knowledge, first_of_models};
         }) {}
   struct Call {
     int generation;
@@ -56,6 +57,7 @@ struct ToyRun {
   Toy toy;
   StrategyOptions options;
   int places;  ///< proposed together at most
+  int first_of_models = std::numeric_limits<int>::max();
   std::vector<Individual> history;
   std::vector<Planner::Batch> batches;
   std::vector<Planner::Taken> taken;
@@ -220,6 +222,70 @@ TEST(Planner, APlaceThatIsPutBackIsNext) {
   EXPECT_EQ(run.planner.under_way(), 1);
   EXPECT_EQ(run.take().index, index);
   EXPECT_THROW(run.planner.finish(7, 0), Error) << "which was never proposed";
+}
+
+// Of three places a generation models write for the last.
+TEST(Planner, PlacesThatModelsWriteForAreNotOpen) {
+  ToyRun run(6);
+  run.first_of_models = 2;
+  EXPECT_EQ(run.take().index, 0);
+  EXPECT_EQ(run.planner.open().size(), 1U);
+  ASSERT_EQ(run.planner.awaited().size(), 1U);
+  Job* awaited = run.planner.awaited().front();
+  EXPECT_EQ(awaited->index, 2);
+  EXPECT_EQ(awaited->known, 0U);
+  EXPECT_FALSE(awaited->place.drafts.empty()) << "what knobs propose there";
+  EXPECT_EQ(run.take().index, 1);
+  EXPECT_FALSE(run.planner.has_open());
+  Job next = run.take();
+  EXPECT_EQ(next.generation, 1) << "devices do not wait for it";
+  EXPECT_EQ(run.calls.back().under_way, 3U) << "nobody proposes what its place may become";
+  run.planner.awaited().front()->is_awaited = false;
+  EXPECT_EQ(run.take().generation, 0) << "before those of later generations";
+  // The last one gets no reply, and knobs nothing more: its room is another's.
+  EXPECT_FALSE(run.planner.has_room());
+  run.planner.drop(1, 2);
+  EXPECT_TRUE(run.planner.has_room());
+  EXPECT_THROW(run.planner.end(1, 1), Error) << "which is not awaited";
+}
+
+TEST(Planner, ARepairHasRoomAndComesFirst) {
+  ToyRun run(7);
+  run.first_of_models = 2;
+  const Job first = run.take();
+  ASSERT_TRUE(run.planner.reserve());
+  Job repair;
+  repair.index = Job::index_of_repair(2);
+  EXPECT_EQ(repair.place_number(), 2);
+  run.planner.add_repair(std::move(repair));
+  EXPECT_LT(run.take().index, 0);
+  run.planner.finish(0, Job::index_of_repair(2));
+  run.take();  // the last of this generation, and the first of the next
+  run.take();
+  EXPECT_FALSE(run.planner.has_room()) << "three, a repair, three";
+  EXPECT_FALSE(run.planner.reserve());
+}
+
+// Killed while replies were awaited: they are awaited again, and the places of those that came are finished.
+TEST(Planner, AResumedRunAwaitsWhatTheFirstDid) {
+  ToyRun first(12);
+  first.first_of_models = 1;
+  first.finish(first.take());
+  const Job next = first.take();  // of the second generation, with both of the first awaited
+  first.history.push_back({1, 0, 0, {1, 1, 1, 1, 1}, false, 0});
+  first.taken.emplace_back(std::pair{0, 2});
+  first.planner.end(0, 2);
+  first.finish(next);
+  ToyRun second(12);
+  second.first_of_models = 1;
+  second.history = first.history;
+  second.planner.replay(first.batches, first.taken);
+  for (std::size_t i = 0; i < second.calls.size(); ++i) EXPECT_EQ(second.calls[i], first.calls[i]) << i;
+  std::vector<std::pair<int, int>> awaited;
+  for (const Job* job : second.planner.awaited()) awaited.emplace_back(job->generation, job->index);
+  EXPECT_EQ(awaited, (std::vector<std::pair<int, int>>{{0, 1}, {1, 1}, {1, 2}}));
+  EXPECT_EQ(second.planner.awaited().back()->known, 1U);
+  EXPECT_FALSE(second.planner.has_open());
 }
 
 TEST(Planner, AnExhaustedSpaceHasNoPlace) {

@@ -154,6 +154,24 @@ TEST(Recording, LinesWithoutThePromptNameItByItsDigest) {
   EXPECT_EQ(replay.other_prompts(), 0);
 }
 
+// Prompts of a run whose times are others, asked for in another order.
+TEST(Recording, APromptWithoutAnEqualHasTheReplyOfItsName) {
+  const testing_support::TemporaryFolder folder;
+  const fs::path file = folder.path() / "recording.jsonl";
+  const auto scripted = std::make_shared<Scripted>();
+  scripted->replies = {"one", "two", "three"};
+  Recorder recorder(scripted, file);
+  const auto prompt = [](const std::string& us) { return Conversation{{Role::user, "the base takes " + us}}; };
+  recorder.ask_as("generation 0, place 1, first", prompt("1 us"));
+  recorder.ask_as("generation 0, place 2, first", prompt("2 us"));
+  recorder.ask(prompt("3 us"));
+  Replay replay(file);
+  EXPECT_EQ(replay.ask_as("generation 0, place 2, first", prompt("4 us")).text, "two");
+  EXPECT_EQ(replay.ask_as("generation 7, place 7, first", prompt("1 us")).text, "one") << "an equal prompt comes first";
+  EXPECT_EQ(replay.ask_as("generation 0, place 2, first", prompt("4 us")).text, "three") << "what is left";
+  EXPECT_EQ(replay.other_prompts(), 2);
+}
+
 TEST(Recording, FilesThatAreNone) {
   const testing_support::TemporaryFolder folder;
   EXPECT_THROW(Replay(folder.path() / "none"), Error);

@@ -1,5 +1,6 @@
 // Everything around a model: streams of events, keys, prices, limits, waits.
 #include <cmath>
+#include <future>
 
 #include "models/event_stream.hpp"
 #include "models/prices.hpp"
@@ -117,6 +118,40 @@ TEST(Spending, MoneyIsALowerBoundWhereAPriceIsUnknown) {
   reply.cost = 0.5;
   spending.add({}, reply);
   EXPECT_THAT(spending.refuses({}, 0).value(), HasSubstr("0.9000 of 1.0000 is spent"));
+}
+
+// Room for one at a time: the other one waits for what the first really takes.
+TEST(Spending, WhatIsUnderWayCounts) {
+  const Conversation prompt = {{Role::user, std::string(300, 'x')}};  // 108 tokens, with a reply 208
+  const Prices prices = Prices::from_json({{"models", {{"a", {{"prompt", 1e6}, {"completion", 1e6}}}}}}, "test");
+  for (const bool is_money : {false, true})
+    for (const std::int64_t taken : {50, 150}) {
+      SpendingLimits limits;
+      if (is_money)
+        limits.money = 300.0;  // a token costs 1
+      else
+        limits.tokens = 300;
+      Spending spending(limits);
+      std::future<std::pair<std::int64_t, std::optional<std::string>>> second;
+      {
+        const Spending::Held first = spending.hold(prompt, 400, prices, "a");
+        ASSERT_EQ(first.refusal(), std::nullopt);
+        second = std::async(std::launch::async, [&] {
+          const Spending::Held held = spending.hold(prompt, 400, prices, "a");
+          return std::pair{spending.tokens(), held.refusal()};
+        });
+        Reply reply;
+        reply.usage = {.prompt_tokens = taken, .completion_tokens = 0, .cached_tokens = {}, .raw = {}};
+        reply.cost = static_cast<double>(taken + (taken > 50 ? 50 : 0));
+        spending.add(prompt, reply);
+      }
+      const auto [tokens, refusal] = second.get();
+      EXPECT_EQ(tokens, taken) << "it came behind the first one's reply";
+      EXPECT_EQ(refusal.has_value(), taken > 50) << refusal.value_or("");
+    }
+  Spending unlimited({});
+  const Spending::Held one = unlimited.hold(prompt, 400, prices, "a");
+  EXPECT_EQ(unlimited.hold(prompt, 400, prices, "a").refusal(), std::nullopt);
 }
 
 TEST(Retry, WhichFailuresMayPass) {

@@ -3,6 +3,8 @@
 #include "propose/writer.hpp"
 
 #include <deque>
+#include <future>
+#include <map>
 
 #include "source/editable.hpp"
 #include "testing.hpp"
@@ -129,6 +131,24 @@ TEST(Writer, LimitsSendNothing) {
   const Written written = setup.writer.write(task(), parent(), 0, 0);
   EXPECT_EQ(written.ending, Ending::out_of_budget);
   EXPECT_TRUE(setup.log.kept.empty());
+}
+
+// Room for one prompt: of four threads one sends it, and the others wait for what its reply leaves.
+TEST(Writer, LimitsHoldForPromptsThatAreUnderWayTogether) {
+  const std::string good = edit("  return 1.0F / sum;\n");
+  Asked free({good});
+  (void)free.writer.write(task(), parent(), 0, 0);
+  const auto prompt = free.log.kept.at(0).prompt.get<models::Conversation>();
+  const std::int64_t one = models::estimated_tokens(prompt) + free.answers.options().reply_tokens / 4;
+  Asked setup({good, good, good, good}, {.tokens = one + 100, .money = {}});  // a reply with its prompt took 150
+  std::vector<std::future<Written>> all;
+  for (int place = 0; place < 4; ++place)
+    all.push_back(
+        std::async(std::launch::async, [&setup, place] { return setup.writer.write(task(), parent(), 0, place); }));
+  std::map<Ending, int> endings;
+  for (std::future<Written>& written : all) ++endings[written.get().ending];
+  EXPECT_EQ(endings, (std::map<Ending, int>{{Ending::edits, 1}, {Ending::out_of_budget, 3}}));
+  EXPECT_EQ(setup.log.kept.size(), 1U);
 }
 
 TEST(Writer, ARepairIsOfTheSourcesThatWereShown) {

@@ -1,11 +1,15 @@
 // Runs whose trials several devices judge: here groups of processors, which may be the same one.
+#include <fmt/format.h>
+
 #include <set>
 
+#include "base/files.hpp"
 #include "device/processors.hpp"
 #include "evolve/run.hpp"
 #include "evolve/shared_search.hpp"
 #include "quick_trials.hpp"
 #include "record/json.hpp"
+#include "store/exchanges.hpp"
 
 namespace heed::trial {
 namespace {
@@ -191,6 +195,45 @@ TEST_F(SharedEvolution, SteadyTrialsRestOnWhatIsFinished) {
       EXPECT_TRUE(trials[static_cast<std::size_t>(parent)].ok());
     }
   }
+}
+
+// While one place of each generation waits for a reply, others are judged. Interrupted with it awaited, a run goes on.
+TEST_F(SharedEvolution, SteadyTrialsGoOnWhileModelsWrite) {
+  record::RunOptions options = small_run(6);
+  const std::string go = folder_.file("go");
+  write_file_atomically(folder_.path() / "edit",
+                        "cpu/rows.hpp\n<<<<<<< SEARCH\n#pragma once\n=======\n#pragma once\nusing Nothing = "
+                        "int;\n>>>>>>> REPLACE\n",
+                        ErrorCode::internal);
+  options.models.command = fmt::format("cat > /dev/null; until test -e {}; do sleep 0.05; done; cat {}", go,
+                                       (folder_.path() / "edit").string());
+  options.models.share = 0.34;
+  const auto search = [&](std::int64_t run) {
+    RunContextOfTest context(store_, watcher_, options, run);
+    evolve::SharedSearch(context.run, {device_on("first", processor_)}, 0, {.lanes = 3, .is_steady = true}).run();
+  };
+  run_ = RunContextOfTest(store_, watcher_, options, 0).run.run;
+  watcher_.on_trial = [this](const store::TrialRecord&) {
+    if (store_.trials(run_).size() == 3) throw Error(ErrorCode::interrupted, "stopped by the test");
+  };
+  EXPECT_THROW(search(run_), Error) << "nobody answers yet";
+  EXPECT_GE(store_.trials(run_).size(), 3U);
+  ASSERT_EQ(store::exchanges(store_, run_).size(), 1U) << "one at a time for each device";
+  EXPECT_TRUE(store::exchanges(store_, run_).front().is_awaited());
+  watcher_.on_trial = nullptr;
+  write_file_atomically(go, "go", ErrorCode::internal);
+  search(run_);
+  const std::vector<store::TrialRecord> trials = store_.trials(run_);
+  ASSERT_EQ(trials.size(), 6U);
+  std::map<std::pair<int, int>, std::string> operations;
+  for (const store::TrialRecord& t : trials)
+    EXPECT_TRUE(operations.emplace(std::pair{t.generation, t.place}, t.operation).second) << "a place has one trial";
+  for (int generation = 0; generation < 2; ++generation)
+    for (int place = 0; place < 3; ++place)
+      EXPECT_EQ((operations[{generation, place}] == "edit"), place == 2) << generation << " " << place;
+  const std::vector<store::ExchangeRecord> exchanges = store::exchanges(store_, run_);
+  ASSERT_EQ(exchanges.size(), 3U);
+  EXPECT_EQ(exchanges[1].prompt, exchanges[0].prompt) << "what was awaited is asked again";
 }
 
 TEST_F(SharedEvolution, ADeviceThatCannotBeUsedIsLeftOut) {

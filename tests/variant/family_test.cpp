@@ -14,7 +14,7 @@ using testing_support::case_table;
 using testing_support::expect_error;
 
 // A device of each kind, GPU limits without a GPU.
-std::vector<DeviceFacts> devices() {
+std::vector<DeviceFacts> some_devices() {
   std::vector<DeviceFacts> all = {cpu_facts()};
   for (const char* arch : {"sm_80", "sm_89", "sm_90a"}) all.push_back(gpu_limits(arch));
   return all;
@@ -22,7 +22,7 @@ std::vector<DeviceFacts> devices() {
 
 TEST(Families, EveryCaseIsRefusedWithAReasonOrHasALegalDefault) {
   for (const Family* family : families())
-    for (const DeviceFacts& device : devices())
+    for (const DeviceFacts& device : some_devices())
       for (const Workload& workload : case_table()) {
         if (const auto reason = family->refuses(workload, device)) {
           EXPECT_FALSE(reason->empty());
