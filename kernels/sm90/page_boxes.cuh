@@ -6,6 +6,13 @@
 
 namespace heed::sm90 {
 
+/// The page of a key. A division takes over 100 clocks, twice for each tile: with pages of 64 keys a tile took 1117
+/// clocks of the one thread at b4h32hkv8l512k8192d128 on an H200, and 816 where keys do not lie in pages.
+__device__ __forceinline__ int page_of(int key, int page_size) {
+  if ((page_size & (page_size - 1)) == 0) return key >> (__ffs(page_size) - 1);
+  return static_cast<int>(static_cast<unsigned>(key) / static_cast<unsigned>(page_size));
+}
+
 /// Goes through the boxes of the tile of keys from `key` on, a multiple of kKeys. Those behind the entry's last key are
 /// of a page that there is not, and come as zeros: the table need not have numbers for them. Numbers are asked for two
 /// at a time, as a load waits for its own. With four, or boxes in a row without a loop, the producer of
@@ -19,7 +26,7 @@ __device__ __forceinline__ void for_boxes_in_pages(const ScoreFeatureParams& p, 
                                                    const Load& load) {
   constexpr int kAtOnce = 2;
   const int* table = p.page_table + entry * p.page_table_batch;
-  int page = static_cast<int>(static_cast<unsigned>(key) / static_cast<unsigned>(p.page_size));
+  int page = page_of(key, p.page_size);
   int row = key - page * p.page_size;
 #pragma unroll 1
   for (int from = 0; from < kKeys; from += kAtOnce * rows) {
