@@ -7,6 +7,7 @@
 #include "base/random.hpp"
 #include "base/text.hpp"
 #include "base/version.hpp"
+#include "cli/bench_evidence.hpp"
 #include "cli/command.hpp"
 #include "cli/stored_trial.hpp"
 #include "compile/embedded.hpp"
@@ -28,6 +29,7 @@ struct BenchOptions {
   WorkloadOptions workload;
   std::vector<std::string> variants;
   std::string against;
+  std::string evidence;
 };
 
 nlohmann::json bench_row(const trial::TrialRunner& trial_runner, const Variant& variant, const trial::Outcome& outcome,
@@ -147,19 +149,19 @@ int bench(const BenchOptions& o) {
       interruption = error;
     }
   }
+  const nlohmann::json all = {{"workload", to_string(workload)},
+                              {"device", record::to_json(device)},
+                              {"base", base.variant.id()},
+                              {"base_us", self.pair.base_median_us},
+                              {"self_ratio", record::to_json(self.pair.ratio)},
+                              {"self_spread", self.spread},
+                              {"complete", !interruption},
+                              {"source_digest", compile::source_digest()},
+                              {"referee", kReferee},
+                              {"rows", rows}};
+  if (!o.evidence.empty()) add_comparison(o.evidence, record::to_json(device), sources(), all);
   if (o.machine.json) {
-    print(json_text(nlohmann::json{{"workload", to_string(workload)},
-                                   {"device", record::to_json(device)},
-                                   {"base", base.variant.id()},
-                                   {"base_us", self.pair.base_median_us},
-                                   {"self_ratio", record::to_json(self.pair.ratio)},
-                                   {"self_spread", self.spread},
-                                   {"complete", !interruption},
-                                   {"source_digest", compile::source_digest()},
-                                   {"referee", kReferee},
-                                   {"rows", rows}},
-                    1) +
-          "\n");
+    print(json_text(all, 1) + "\n");
   } else {
     if (!table.empty()) print("\n" + table.str() + dependent);
     print(fmt::format(
@@ -278,6 +280,9 @@ void add_bench(CLI::App& app, int& exit_code) {
   command->add_option(
       "--against", o->against,
       "The base: auto, family or family:knob=value,... [auto: the default family with its default knobs]");
+  command->add_option("--evidence", o->evidence,
+                      "Write the comparison as evidence to this JSON file, beside those of the same device and sources "
+                      "that are in it");
   command->footer(
       "Examples:\n"
       "  heed bench --shape b1h8l512d64:fp32 --device cpu\n"

@@ -9,6 +9,7 @@
 #include "device/device_list.hpp"
 #include "device/gpu_bus.hpp"
 #include "device/processors.hpp"
+#include "heed/heed.hpp"
 
 namespace heed::cli {
 namespace {

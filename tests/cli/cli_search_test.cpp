@@ -225,6 +225,22 @@ TEST_F(Cli, BenchGoesOnAfterAVariantThatCannotBe) {
   EXPECT_EQ(rows[1]["verdict"], "ok");
 }
 
+TEST_F(Cli, ComparisonsOfOneDeviceAreOneFileOfEvidence) {
+  const std::string file = folder_.file("comparisons.json");
+  const std::string bench = "bench --measure-limit 0.05 --device cpu --evidence " + file + " " + cache() + " --shape ";
+  ASSERT_EQ(heed_command(bench + "b1h1l20d8:fp32").code, 0);
+  ASSERT_EQ(heed_command(bench + "b1h1l20d8:fp32").code, 0);
+  auto all = nlohmann::json::parse(read_file(file, ErrorCode::usage));
+  EXPECT_EQ(all["what"], "comparisons");
+  ASSERT_EQ(all["rows"].size(), 2U);
+  EXPECT_EQ(all["rows"][1]["workload"], "b1h1l20d8:fp32");
+  EXPECT_GT(all["rows"][1]["base_us"], 0.0);
+  EXPECT_THAT(all["table"].get<std::string>(), ::testing::HasSubstr("b1h1l20d8:fp32"));
+  all["source_digest"] = "0";
+  write_file_atomically(file, all.dump(), ErrorCode::store);
+  expect_refusal(bench + "b1h1l20d8:fp32", 2, "give --evidence another name");
+}
+
 TEST_F(Cli, ResumeOnAnotherDeviceOrByAnotherRefereeIsRefused) {
   ASSERT_EQ(heed_command(tiny_evolution(2)).code, 0);
   const auto sql = [&](const std::string& statement) {
