@@ -1,5 +1,5 @@
-/// How a consumer warpgroup of fwd_sm90_persistent goes through the KV tiles of a list of blocks: one tile after the
-/// other, in the order of the list from its end, any of which may be masked.
+/// How a consumer warpgroup of fwd_sm90_persistent goes through the KV tiles of a list of blocks: in the order of the
+/// list from its end; any of them may be masked.
 #pragma once
 
 #include "kernels/sm90/persistent/mainloop.cuh"
