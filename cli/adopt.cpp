@@ -119,8 +119,9 @@ void adopt(const AdoptOptions& o) {
     return;
   }
   if (o.output.empty() && !o.apply) print(patch);
-  fmt::print(stderr, "{}: measured with {}, {:.3f} [{:.4f}, {:.4f}] times as fast as the base of run {}\n",
-             o.apply ? "applied" : "patch", trial.config, trial.ratio, trial.ratio_low, trial.ratio_high, trial.run);
+  remark(true, fmt::format("{}: measured with {}, {:.3f} [{:.4f}, {:.4f}] times as fast as the base of run {}",
+                           o.apply ? "applied" : "patch", trial.config, trial.ratio, trial.ratio_low, trial.ratio_high,
+                           trial.run));
 }
 
 }  // namespace

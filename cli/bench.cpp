@@ -185,7 +185,8 @@ int replay(const ReplayOptions& o) {
   const StoredTrial stored = find_trial(*store, o.trial);
   const store::TrialRecord* const then = &stored.trial;
   const store::RunRecord& run = stored.run;
-  const DeviceFacts device = choose_device(run.device_kind == "cuda" ? DeviceChoice::cuda : DeviceChoice::cpu);
+  const DeviceFacts device =
+      choose_device(run.device_kind == "cuda" ? DeviceChoice::cuda : DeviceChoice::cpu, "the trial is of one");
   const record::RunOptions options = record::options_from_json(run.options);
   const auto builder = o.machine.builder();
   trial::TrialRunner trial_runner(options.workload, device, *builder, nullptr, o.machine.trial_options());
@@ -281,7 +282,7 @@ void add_bench(CLI::App& app, int& exit_code) {
   command->footer(
       "Examples:\n"
       "  heed bench --shape b1h8l512d64:fp32 --device cpu\n"
-      "  heed bench fwd_sm80:kv_groups=2 fwd_sm80:block_n=128 --shape b1h8l512d64");
+      "  heed bench fwd_sm80:kv_groups=2 fwd_sm80:block_n=64 --shape b1h8l512d64");
   command->callback([o, &exit_code] { exit_code = bench(*o); });
 }
 

@@ -1,14 +1,20 @@
 #include "cli/command.hpp"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 
+#include <atomic>
+#include <cerrno>
 #include <charconv>
 #include <cstdio>
+#include <cstring>
+#include <iostream>
 
 #include "base/files.hpp"
 #include "base/text.hpp"
 #include "compile/embedded.hpp"
 #include "device/cpu_level.hpp"
+#include "process/interrupt.hpp"
 
 namespace heed::cli {
 
@@ -129,8 +135,8 @@ std::unique_ptr<store::Store> StoreOptions::open(store::Access access) const {
   if (path.empty() && chosen != default_database_path() && !std::filesystem::exists(chosen)) {
     // Nothing to read yet: the sentence about the older file tells more than that there is no newer one.
     if (access == store::Access::read_only) return std::make_unique<store::Store>(default_database_path(), access);
-    fmt::print(stderr, "heed: {} is of an older Heed, and stays as it is; runs go to {}\n",
-               default_database_path().string(), chosen.string());
+    remark(true, fmt::format("heed: {} is of an older Heed, and stays as it is; runs go to {}",
+                             default_database_path().string(), chosen.string()));
   }
   return std::make_unique<store::Store>(chosen, access);
 }
@@ -149,13 +155,26 @@ report::Sources sources() {
 }
 
 namespace {
+
 bool printed = false;
+std::atomic<int> stdout_error = 0;  // errno of the first write that failed
+
+// stdio forgets what a failed flush held, so that only the first failure tells.
+void write_to(std::FILE* stream, const std::string& text) {
+  errno = 0;
+  if (std::fwrite(text.data(), 1, text.size(), stream) == text.size() && std::fflush(stream) == 0) return;
+  if (stream != stdout) return;
+  int none = 0;
+  stdout_error.compare_exchange_strong(none, errno != 0 ? errno : EIO);
+  // A reader that has gone, as head, waits for nothing more: work ends as by Ctrl-C, with everything stored.
+  if (errno == EPIPE) interrupt();
 }
+
+}  // namespace
 
 void print(const std::string& text) {
   printed = printed || !text.empty();
-  std::fwrite(text.data(), 1, text.size(), stdout);
-  std::fflush(stdout);
+  write_to(stdout, text);
 }
 
 bool has_printed() {
@@ -163,10 +182,18 @@ bool has_printed() {
 }
 
 void remark(bool json, const std::string& text) {
-  std::FILE* stream = json ? stderr : stdout;
-  std::fwrite(text.data(), 1, text.size(), stream);
-  std::fputc('\n', stream);
-  std::fflush(stream);
+  write_to(json ? stderr : stdout, fmt::format("{}\n", text));
+}
+
+void open_standard_streams() {
+  for (int stream = 0; stream <= 2; ++stream)
+    if (::fcntl(stream, F_GETFD) < 0) (void)::open("/dev/null", O_RDONLY);  // the lowest that is free: this one
+}
+
+void check_stdout() {
+  if (!std::cout.flush() && stdout_error == 0) stdout_error = errno != 0 ? errno : EIO;
+  if (stdout_error == 0 || stdout_error == EPIPE) return;
+  throw Error(ErrorCode::store, fmt::format("cannot write to stdout: {}", std::strerror(stdout_error)), "stdout");
 }
 
 DeviceFacts device_named(const std::string& arch) {

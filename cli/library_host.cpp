@@ -175,7 +175,7 @@ int host(const LibraryHostOptions& o) {
   if (!o.show.empty()) return show(o);
   if (o.shapes.empty()) throw Error(ErrorCode::usage, "no workloads: give --shapes, or --show a file of times");
 #ifdef HEED_WITH_CUDA
-  const DeviceFacts device = choose_device(DeviceChoice::cuda);
+  const DeviceFacts device = choose_device(DeviceChoice::cuda, "these are times of a driver's launches");
   const auto builder = o.machine.builder();
   GrowingEvidence evidence(o.evidence, "library", device);
   for (const std::string& shape : o.shapes) {

@@ -31,7 +31,7 @@ int report(const heed::Error& error, bool json) {
         {"error", {{"code", heed::to_string(error.code())}, {"message", error.what()}, {"value", error.value()}}}};
     heed::cli::print(heed::json_text(object) + "\n");
   }
-  fmt::print(stderr, "heed: {}\n", error.what());
+  heed::cli::remark(true, fmt::format("heed: {}", error.what()));
   return exit_code_of(error.code());
 }
 
@@ -83,6 +83,7 @@ void give_footers(CLI::App& app) {
 
 int main(int argc, char** argv) {
   if (const auto code = heed::worker::run_child_if_asked(argc, argv)) return *code;
+  heed::cli::open_standard_streams();
   heed::install_interrupt_handler();
   heed::ladder::register_family();
 
@@ -119,12 +120,17 @@ int main(int argc, char** argv) {
   }
 
   try {
-    app.parse(argc, argv);
+    try {
+      app.parse(argc, argv);
+    } catch (const CLI::ParseError& error) {
+      if (error.get_exit_code() != 0) throw;
+      app.exit(error);  // prints --help and --version
+    }
+    heed::cli::check_stdout();
     return exit_code;
   } catch (const CLI::ParseError& error) {
-    if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
     report(heed::Error(heed::ErrorCode::usage, sentence_of(error, app)), json);
-    fmt::print(stderr, "Run with --help for usage.\n");
+    heed::cli::remark(true, "Run with --help for usage.");
     return kUsage;
   } catch (const heed::Error& error) {
     return report(error, json);

@@ -40,7 +40,7 @@ DeviceFacts device_for(const ProfileOptions& o) {
   if (!o.variant.empty() && choice == DeviceChoice::automatic)
     choice = find_family(o.variant.substr(0, o.variant.find(':'))).device() == DeviceKind::cuda ? DeviceChoice::cuda
                                                                                                 : DeviceChoice::cpu;
-  return choose_device(choice);
+  return choose_device(choice, o.variant.empty() ? "use --device cpu to run on the CPU" : "fwd_cpu runs on the CPU");
 }
 
 // What a tool of NVIDIA's is to look at; without a GPU, as it would be on an H100.

@@ -8,6 +8,8 @@ namespace heed {
 /// second signal ends the process at once, but for a second SIGHUP.
 void install_interrupt_handler();
 bool interrupted();
+/// Sets the flag.
+void interrupt();
 /// Throws Error(interrupted) when the flag is set.
 void check_interrupt();
 

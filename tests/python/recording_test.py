@@ -137,6 +137,19 @@ class Program(unittest.TestCase):
         self.assertEqual([sentence for sentence in found["missing"] if "nothing is served" in sentence],
                          [f"nothing is served: {path} holds no programs; make it anew with heed programs build or heed book add, or take another copy of it"])
 
+    def test_an_empty_name_is_no_book(self):
+        import os
+        from heed import __main__ as module
+
+        with tempfile.TemporaryDirectory() as folder:
+            (Path(folder) / "heed").mkdir()
+            (Path(folder) / "heed" / "book.heed").write_text("")
+            with unittest.mock.patch.dict(os.environ, {"HEED_BOOK": "", "XDG_DATA_HOME": folder}):
+                self.assertEqual(module.facts([])["book"], "")
+            with unittest.mock.patch.dict(os.environ, {"XDG_DATA_HOME": folder}):
+                os.environ.pop("HEED_BOOK", None)
+                self.assertTrue(module.facts([])["book"].startswith(folder))
+
     def test_a_wrong_workload(self):
         done = self.run_module("--shape", "b1h8")
         self.assertEqual(done.returncode, 2)
