@@ -125,9 +125,11 @@ std::vector<BookEntry> from_table(const BookOptions& o, jit::Builder& builder, j
                                             join({archs.begin(), archs.end()}, ", ")),
                 o.champions);
   }
+  std::size_t done = 0;
   for (ChampionBuild& build : builds) try {
       check_interrupt();
       entries.push_back(finish_champion(build));
+      remark(true, fmt::format("{}/{} {}", ++done, builds.size(), build.entry.workload));
     } catch (const Error& error) {
       if (error.code() != ErrorCode::build_failed) throw;
       refuse(build.entry, error.what());

@@ -144,6 +144,7 @@ std::unique_ptr<store::Store> StoreOptions::open(store::Access access) const {
 void check_evidence_can_be_written(const std::filesystem::path& path) {
   if (std::filesystem::is_directory(path))
     throw Error(ErrorCode::store, fmt::format("--evidence {} is a folder; name a file", path.string()), path.string());
+  if (std::filesystem::exists(path) && !std::filesystem::is_regular_file(path)) return;  // /dev/stdout, a pipe
   if (!path.parent_path().empty()) make_folder(path.parent_path(), ErrorCode::store);
   const std::filesystem::path probe = path.string() + ".probe";
   write_file_atomically(probe, "evidence", ErrorCode::store);

@@ -40,7 +40,8 @@ std::string programs_of_library() {
     std::error_code error;
     if (std::filesystem::exists(file, error)) return file.string();
   }
-  return (folder / "heed.programs").string();
+  // For the sentence that says where it was looked for.
+  return ((folder.filename() == "bin" ? folder.parent_path() / "lib" : folder) / "heed.programs").string();
 }
 
 void run(const DispatchOptions& o, bool names_book) {

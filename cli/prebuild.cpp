@@ -1,11 +1,10 @@
 // heed prebuild: programs that libheed takes later, built ahead
 #include <fmt/format.h>
 
-#include <fstream>
 #include <mutex>
 
 #include "base/parallel.hpp"
-#include "base/text.hpp"
+#include "cli/cases.hpp"
 #include "cli/command.hpp"
 #include "compile/nvrtc.hpp"
 #include "dispatch/built_programs.hpp"
@@ -31,11 +30,8 @@ std::vector<Workload> workloads_of(const PrebuildOptions& o) {
   std::vector<Workload> all;
   for (const std::string& shape : o.shapes) all.push_back(parse_workload(shape));
   if (!o.file.empty()) {
-    std::ifstream lines(o.file);
-    if (!lines) throw Error(ErrorCode::usage, fmt::format("cannot read {}", o.file), o.file);
-    for (std::string line; std::getline(lines, line);)
-      if (const std::string text = trim(line); !text.empty() && text.front() != '#')
-        all.push_back(parse_workload(text));
+    const std::vector<Workload> of_file = read_workloads(o.file);
+    all.insert(all.end(), of_file.begin(), of_file.end());
   }
   if (all.empty()) throw Error(ErrorCode::usage, "name workloads with --shapes, or a file of them with --file");
   return all;
