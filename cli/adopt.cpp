@@ -144,7 +144,7 @@ void add_adopt(CLI::App& app, int& exit_code) {
   command->add_option("--compiler", o->compiler, "C++ compiler for emulated kernels [g++, else clang++]");
   command->add_option("--sanitize-limit", o->sanitize_limit_s, "Seconds that one of the tools may take")
       ->capture_default_str()
-      ->check(CLI::PositiveNumber);
+      ->check(above_zero());
   command->add_flag("--json", o->json, "Print JSON");
   command->footer(
       "Examples:\n"

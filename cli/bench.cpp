@@ -177,12 +177,13 @@ constexpr double kProcessSpread =
 struct ReplayOptions {
   MachineOptions machine;
   StoreOptions store;
-  std::int64_t trial = 0;
+  std::string trial;
 };
 
 int replay(const ReplayOptions& o) {
+  const std::int64_t id = trial_number(o.trial);
   const auto store = o.store.open(store::Access::read_only);
-  const StoredTrial stored = find_trial(*store, o.trial);
+  const StoredTrial stored = find_trial(*store, id);
   const store::TrialRecord* const then = &stored.trial;
   const store::RunRecord& run = stored.run;
   const DeviceFacts device =
@@ -290,7 +291,8 @@ void add_replay(CLI::App& app, int& exit_code) {
   auto o = std::make_shared<ReplayOptions>();
   CLI::App* command =
       app.add_subcommand("replay", "Rebuild, verify and measure a stored trial again: does its interval hold?");
-  command->add_option("trial", o->trial, "Id of the trial, as heed evolve and heed show print it")->required();
+  command->add_option("trial", o->trial, "Id of the trial, 17 or t17, as heed evolve and heed show print it")
+      ->required();
   o->machine.add_to(*command);
   o->store.add_to(*command);
   command->footer("Exit code 0 when the stored result holds, 1 when it does not.\nExample:\n  heed replay 17");

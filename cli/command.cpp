@@ -18,18 +18,42 @@
 
 namespace heed::cli {
 
+namespace {
+
+// The name stands in --help behind the type.
+CLI::Validator numbers(const char* name, const char* words, bool (*fits)(double)) {
+  return CLI::Validator(
+      [words, fits](std::string& text) {
+        double number = 0;
+        const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+        const bool is_number = error == std::errc() && end == text.data() + text.size();
+        return is_number && fits(number) ? std::string() : fmt::format("\"{}\" is no number {}", text, words);
+      },
+      name);
+}
+
+}  // namespace
+
+CLI::Validator above_zero() {
+  return numbers("POSITIVE", "above 0", [](double x) { return x > 0; });
+}
+
+CLI::Validator zero_or_above() {
+  return numbers("NONNEGATIVE", "from 0 on", [](double x) { return x >= 0; });
+}
+
 void MachineOptions::add_to(CLI::App& app) {
   app.add_flag("--json", json, "Print the result as JSON on stdout; everything else goes to stderr");
   app.add_option("--device", device, "auto (a GPU if there is one), cpu or cuda")->capture_default_str();
   app.add_option("--cache", cache, fmt::format("Folder for built kernels [{}]", default_cache_folder().string()));
   app.add_option("--compiler", compiler, "C++ compiler for CPU kernels [g++, else clang++]");
-  app.add_option("--jobs", jobs, "Builds at a time [one a processor]")->check(CLI::NonNegativeNumber);
+  app.add_option("--jobs", jobs, "Builds at a time [one a processor]")->check(zero_or_above());
   app.add_option("--launch-limit", launch_limit_s, "Seconds after which a launch is given up")
       ->capture_default_str()
-      ->check(CLI::PositiveNumber);
+      ->check(above_zero());
   app.add_option("--measure-limit", measure_limit_s, "Seconds one paired comparison may take; a noisy one uses them up")
       ->capture_default_str()
-      ->check(CLI::PositiveNumber);
+      ->check(above_zero());
 }
 
 trial::Options MachineOptions::trial_options() const {

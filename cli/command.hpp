@@ -58,6 +58,11 @@ struct WorkloadOptions {
   [[nodiscard]] Workload workload(const std::optional<QkvTensors>& tensors) const;
 };
 
+/// Numbers that an option takes: CLI11's own checks let NaN pass, and print the largest number there is with all of its
+/// 309 digits.
+CLI::Validator above_zero();
+CLI::Validator zero_or_above();
+
 /// What stands for the default of the first family that is made for a workload.
 inline constexpr std::string_view kAutomatic = "auto";
 

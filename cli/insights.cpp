@@ -177,7 +177,7 @@ void add_insights(CLI::App& app, int& exit_code) {
   CLI::App* one = subcommand("list", "Insights by the gain or loss to expect at a workload",
                              "list --shape b1h8l512d64 --arch sm_90a", list);
   places(one);
-  one->add_option("--most", o->most, "Lines to print")->capture_default_str()->check(CLI::PositiveNumber);
+  one->add_option("--most", o->most, "Lines to print")->capture_default_str()->check(above_zero());
   one = subcommand("why", "The observations behind an insight", "why \"tile_rows 4 -> 8\"", why);
   places(one);
   one->add_option("change", o->change, "The change, e.g. \"tile_rows 4 -> 8\"")->required();

@@ -205,7 +205,7 @@ void add_library_host(CLI::App& library, int& exit_code) {
   command->add_option("--shapes", o->shapes, "Workloads")->delimiter(',');
   command->add_option("--readings", o->readings, "Readings of each, of 20 calls")
       ->capture_default_str()
-      ->check(CLI::PositiveNumber);
+      ->check(above_zero());
   command->add_option("--evidence", o->evidence, "Write the readings to this JSON file");
   command->add_option("--show", o->show, "Measure nothing: print the table of this file, and write it with --evidence");
   command->footer(

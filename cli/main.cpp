@@ -38,11 +38,25 @@ int report(const heed::Error& error, bool json) {
 // CLI11 lists what was left over from the last to the first, and says of a misspelt option that is required that it is
 // missing: the first word that no option is called helps more.
 std::string sentence_of(const CLI::ParseError& error, const CLI::App& app) {
+  constexpr std::string_view kConversion = "Could not convert: ";
+  if (const std::string said = error.what(); said.starts_with(kConversion)) {
+    const std::size_t equals = said.find(" = ");
+    if (equals != std::string::npos)
+      return fmt::format("{} cannot be \"{}\": a number is wanted, and not too large a one",
+                         said.substr(kConversion.size(), equals - kConversion.size()), said.substr(equals + 3));
+  }
   if (dynamic_cast<const CLI::RequiredError*>(&error) == nullptr &&
       dynamic_cast<const CLI::ExtrasError*>(&error) == nullptr)
     return error.what();
   const CLI::App* command = &app;
   while (!command->get_subcommands().empty()) command = command->get_subcommands().front();
+  if (const auto below = command->get_subcommands([](const CLI::App*) { return true; }); !below.empty()) {
+    std::vector<std::string> names;
+    for (const CLI::App* one : below) names.push_back(one->get_name());
+    if (app.remaining(true).empty())
+      return fmt::format("a subcommand of {} is wanted: {}", command->get_name().empty() ? "heed" : command->get_name(),
+                         heed::join(names, ", "));
+  }
   std::vector<std::string> known;
   for (const CLI::Option* option : command->get_options()) known.push_back(option->get_name());
   for (const std::string& word : app.remaining(true)) {
@@ -104,6 +118,15 @@ int main(int argc, char** argv) {
         heed::cli::add_simulate,  heed::cli::add_calibrate})
     command(app, exit_code);
   give_footers(app);
+
+  // As git and cargo have it: "heed help book add" is "heed book add --help".
+  std::vector<char*> words(argv, argv + argc);
+  static char help[] = "--help";
+  if (argc > 1 && std::string_view(argv[1]) == "help") {
+    words.erase(words.begin() + 1);
+    words.push_back(help);
+    argv = words.data();
+  }
 
   bool json = false;
   for (int i = 1; i < argc; ++i) json = json || std::string_view(argv[i]) == "--json";

@@ -108,7 +108,7 @@ void add_prebuild(CLI::App& app, int& exit_code) {
   command->add_option(
       "--folder", o->folder,
       fmt::format("Where the programs go [{}, or HEED_BUILT_PROGRAMS]", dispatch::BuiltPrograms().folder().string()));
-  command->add_option("--jobs", o->jobs, "Builds at a time [one a processor]")->check(CLI::NonNegativeNumber);
+  command->add_option("--jobs", o->jobs, "Builds at a time [one a processor]")->check(zero_or_above());
   command->add_flag("--json", o->json, "Print the result as JSON on stdout; everything else goes to stderr");
   command->footer(
       "Examples:\n"

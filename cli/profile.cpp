@@ -217,7 +217,7 @@ void add_profile(CLI::App& app, int& exit_code) {
   command->add_option("--cupti", o->cupti, "Path of libcupti [where toolkits put it]");
   command->add_option("--counter-limit", o->limit_s, "Seconds all passes may take")
       ->capture_default_str()
-      ->check(CLI::PositiveNumber);
+      ->check(above_zero());
   command->footer(
       "Examples:\n"
       "  heed profile fwd_sm80:block_m=32,kv_groups=4 --shape b1h8l512d64\n"
