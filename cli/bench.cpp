@@ -75,6 +75,7 @@ int bench(const BenchOptions& o) {
   remark(o.machine.json, fmt::format("{} on {}; base {}", to_string(workload), device.name, against));
   const trial::Built base = trial_runner.build(base_variant);
   trial_runner.set_base(base);
+  remark(o.machine.json, "timing the base against itself");
   const trial::TrialRunner::SelfComparison& self = trial_runner.base_against_itself();
   report::Table table({"variant", "us", "spread", "cold us", "large us", "eager us", "TFLOP/s", "of peak", "of floor",
                        "max|error|", "ratio", "95% interval"});
@@ -102,9 +103,10 @@ int bench(const BenchOptions& o) {
       return;
     }
     const jit::BuildOutcome build = builds[i].get();
-    measure::PairOptions pair;
+    measure::PairOptions pair = o.machine.trial_options().pair;
     pair.least_quads = 10;
     pair.target_uncertainty = 0.002;
+    remark(o.machine.json, fmt::format("verifying and timing {}", variant.id()));
     const trial::Outcome outcome = trial_runner.judge(variant, build, fresh_seed() >> 1, pair);
     if (!outcome.ok()) {
       ++failures;
