@@ -119,8 +119,9 @@ void adopt(const AdoptOptions& o) {
     return;
   }
   if (o.output.empty() && !o.apply) print(patch);
-  fmt::print(stderr, "{}: measured with {}, {:.3f} [{:.4f}, {:.4f}] times as fast as the base of run {}\n",
-             o.apply ? "applied" : "patch", trial.config, trial.ratio, trial.ratio_low, trial.ratio_high, trial.run);
+  remark(true, fmt::format("{}: measured with {}, {:.3f} [{:.4f}, {:.4f}] times as fast as the base of run {}",
+                           o.apply ? "applied" : "patch", trial.config, trial.ratio, trial.ratio_low, trial.ratio_high,
+                           trial.run));
 }
 
 }  // namespace
@@ -143,7 +144,7 @@ void add_adopt(CLI::App& app, int& exit_code) {
   command->add_option("--compiler", o->compiler, "C++ compiler for emulated kernels [g++, else clang++]");
   command->add_option("--sanitize-limit", o->sanitize_limit_s, "Seconds that one of the tools may take")
       ->capture_default_str()
-      ->check(CLI::PositiveNumber);
+      ->check(above_zero());
   command->add_flag("--json", o->json, "Print JSON");
   command->footer(
       "Examples:\n"

@@ -77,6 +77,7 @@ int bench(const BenchOptions& o) {
   remark(o.machine.json, fmt::format("{} on {}; base {}", to_string(workload), device.name, against));
   const trial::Built base = trial_runner.build(base_variant);
   trial_runner.set_base(base);
+  remark(o.machine.json, "timing the base against itself");
   const trial::TrialRunner::SelfComparison& self = trial_runner.base_against_itself();
   report::Table table({"variant", "us", "spread", "cold us", "large us", "eager us", "TFLOP/s", "of peak", "of floor",
                        "max|error|", "ratio", "95% interval"});
@@ -104,9 +105,10 @@ int bench(const BenchOptions& o) {
       return;
     }
     const jit::BuildOutcome build = builds[i].get();
-    measure::PairOptions pair;
+    measure::PairOptions pair = o.machine.trial_options().pair;
     pair.least_quads = 10;
     pair.target_uncertainty = 0.002;
+    remark(o.machine.json, fmt::format("verifying and timing {}", variant.id()));
     const trial::Outcome outcome = trial_runner.judge(variant, build, fresh_seed() >> 1, pair);
     if (!outcome.ok()) {
       ++failures;
@@ -179,15 +181,17 @@ constexpr double kProcessSpread =
 struct ReplayOptions {
   MachineOptions machine;
   StoreOptions store;
-  std::int64_t trial = 0;
+  std::string trial;
 };
 
 int replay(const ReplayOptions& o) {
+  const std::int64_t id = trial_number(o.trial);
   const auto store = o.store.open(store::Access::read_only);
-  const StoredTrial stored = find_trial(*store, o.trial);
+  const StoredTrial stored = find_trial(*store, id);
   const store::TrialRecord* const then = &stored.trial;
   const store::RunRecord& run = stored.run;
-  const DeviceFacts device = choose_device(run.device_kind == "cuda" ? DeviceChoice::cuda : DeviceChoice::cpu);
+  const DeviceFacts device =
+      choose_device(run.device_kind == "cuda" ? DeviceChoice::cuda : DeviceChoice::cpu, "the trial is of one");
   const record::RunOptions options = record::options_from_json(run.options);
   const auto builder = o.machine.builder();
   trial::TrialRunner trial_runner(options.workload, device, *builder, nullptr, o.machine.trial_options());
@@ -286,7 +290,7 @@ void add_bench(CLI::App& app, int& exit_code) {
   command->footer(
       "Examples:\n"
       "  heed bench --shape b1h8l512d64:fp32 --device cpu\n"
-      "  heed bench fwd_sm80:kv_groups=2 fwd_sm80:block_n=128 --shape b1h8l512d64");
+      "  heed bench fwd_sm80:kv_groups=2 fwd_sm80:block_n=64 --shape b1h8l512d64");
   command->callback([o, &exit_code] { exit_code = bench(*o); });
 }
 
@@ -294,7 +298,8 @@ void add_replay(CLI::App& app, int& exit_code) {
   auto o = std::make_shared<ReplayOptions>();
   CLI::App* command =
       app.add_subcommand("replay", "Rebuild, verify and measure a stored trial again: does its interval hold?");
-  command->add_option("trial", o->trial, "Id of the trial, as heed evolve and heed show print it")->required();
+  command->add_option("trial", o->trial, "Id of the trial, 17 or t17, as heed evolve and heed show print it")
+      ->required();
   o->machine.add_to(*command);
   o->store.add_to(*command);
   command->footer("Exit code 0 when the stored result holds, 1 when it does not.\nExample:\n  heed replay 17");

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <map>
 #include <optional>
+#include <set>
 
 #include "base/files.hpp"
 #include "cli/book_add.hpp"
@@ -114,9 +115,21 @@ std::vector<BookEntry> from_table(const BookOptions& o, jit::Builder& builder, j
       refuse(entry, error.what());
     }
   }
+  if (builds.empty() && refused.empty()) {
+    std::set<std::string> archs;
+    for (const dispatch::TunedEntry& entry : table.entries())
+      if (!entry.variant.empty()) archs.insert(entry.arch);
+    throw Error(ErrorCode::usage,
+                archs.empty() ? fmt::format("{} holds no champion", o.champions)
+                              : fmt::format("{} holds no champion of {}; it has those of {}", o.champions, o.arch,
+                                            join({archs.begin(), archs.end()}, ", ")),
+                o.champions);
+  }
+  std::size_t done = 0;
   for (ChampionBuild& build : builds) try {
       check_interrupt();
       entries.push_back(finish_champion(build));
+      remark(true, fmt::format("{}/{} {}", ++done, builds.size(), build.entry.workload));
     } catch (const Error& error) {
       if (error.code() != ErrorCode::build_failed) throw;
       refuse(build.entry, error.what());
@@ -293,9 +306,11 @@ void add_book(CLI::App& app, int& exit_code) {
   CLI::App* book =
       app.add_subcommand("book", "Champions with their binaries and provenance, in one file that libheed reads");
   book->require_subcommand(1);
-  const auto subcommand = [&](const char* name, const char* description, int (*run)(const BookOptions&)) {
+  const auto subcommand = [&](const char* name, const char* description, int (*run)(const BookOptions&),
+                              const char* examples) {
     auto o = std::make_shared<BookOptions>();
     CLI::App* command = book->add_subcommand(name, description);
+    command->footer(fmt::format("Examples:\n{}HEED_BOOK names the book that libheed takes.", examples));
     command->add_option("--book", o->book,
                         "The book [$HEED_BOOK, else book.heed in $XDG_DATA_HOME/heed or "
                         "~/.local/share/heed]");
@@ -310,7 +325,10 @@ void add_book(CLI::App& app, int& exit_code) {
     command->add_option("--device-name", o.device, "Those found on a device of this name alone");
   };
   {
-    const auto [command, o] = subcommand("add", "Build champions and add them to the book", add);
+    const auto [command, o] = subcommand("add", "Build champions and add them to the book", add,
+                                         "  heed book add 3                 the champion of run 3\n"
+                                         "  heed book add t17               trial 17, where it is its run's champion\n"
+                                         "  heed book add --champions tuned/champions.json --arch sm_90a\n");
     o->machine.add_to(*command);
     o->store.add_to(*command);
     command->add_option("names", o->names, "Runs, each with its champion: 3; or trials that are champions: t17");
@@ -319,32 +337,39 @@ void add_book(CLI::App& app, int& exit_code) {
     command->add_option("--arch", o->arch, "With --champions: those of this architecture alone");
   }
   {
-    const auto [command, o] = subcommand("list", "List the champions of the book", list);
+    const auto [command, o] = subcommand("list", "List the champions of the book", list,
+                                         "  heed book list\n"
+                                         "  heed book list --arch sm_90a --json\n");
     add_json(command, *o);
     add_filters(command, *o);
   }
   {
-    const auto [command, o] = subcommand("export", "Write champions of the book to another book", export_book);
+    const auto [command, o] = subcommand("export", "Write champions of the book to another book", export_book,
+                                         "  heed book export hopper.heed --arch sm_90a\n");
     command->add_option("file", o->file, "File to write")->required();
     command->add_flag("--force", o->force, "Write over a file that is there");
     add_json(command, *o);
     add_filters(command, *o);
   }
   {
-    const auto [command, o] = subcommand("import", "Add the champions of another book", import_book);
+    const auto [command, o] =
+        subcommand("import", "Add the champions of another book", import_book, "  heed book import hopper.heed\n");
     command->add_option("file", o->file, "The other book")->required();
     add_json(command, *o);
   }
   {
     const auto [command, o] = subcommand(
-        "verify", "Check every program against its digests, and that it suits its workload and architecture", verify);
+        "verify", "Check every program against its digests, and that it suits its workload and architecture", verify,
+        "  heed book verify\n"
+        "  heed book verify --on-device\n");
     o->machine.add_to(*command);
     command->add_flag("--on-device", o->on_device,
                       "Also run the gate on each binary whose architecture is that of this machine's processor or GPU; "
                       "builds nothing");
   }
   {
-    const auto [command, o] = subcommand("remove", "Remove champions from the book", remove);
+    const auto [command, o] = subcommand("remove", "Remove champions from the book", remove,
+                                         "  heed book remove b1h8l512d64 --arch sm_90a\n");
     command->add_option("workloads", o->names, "Workloads, e.g. b1h8l512d64")->required();
     add_json(command, *o);
     add_filters(command, *o);

@@ -123,7 +123,8 @@ GateFinding gate_entry(const dispatch::BookEntry& entry, const MachineOptions& m
   const dispatch::ProgramRecord& r = entry.record;
   DeviceFacts device;
   try {
-    device = choose_device(r.arch.starts_with("sm_") ? DeviceChoice::cuda : DeviceChoice::cpu);
+    device = choose_device(r.arch.starts_with("sm_") ? DeviceChoice::cuda : DeviceChoice::cpu,
+                           "heed book verify without --on-device needs none");
   } catch (const Error& error) {
     return {State::skipped, fmt::format("its program is for {}: {}", r.arch, error.what())};
   }

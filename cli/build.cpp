@@ -122,6 +122,11 @@ std::vector<Order> read_list(const std::string& path) {
           line);
     orders.push_back({parse_workload(line.substr(0, space)), trim(line.substr(space))});
   }
+  if (orders.empty())
+    throw Error(
+        ErrorCode::usage,
+        fmt::format("{} names no variant; a line is a workload and a variant, for example \"b1h8l512d64 auto\"", path),
+        path);
   return orders;
 }
 
@@ -210,7 +215,8 @@ DeviceFacts device_for(const BuildOptions& o) {
   // A CPU family named by itself is built for the CPU, also where there is a GPU.
   const std::string family = o.variant.substr(0, o.variant.find(':'));
   if (o.machine.device == "auto" && o.list.empty() && family != kAutomatic)
-    return choose_device(find_family(family).device() == DeviceKind::cpu ? DeviceChoice::cpu : DeviceChoice::cuda);
+    return choose_device(find_family(family).device() == DeviceKind::cpu ? DeviceChoice::cpu : DeviceChoice::cuda,
+                         "--arch sm_90a builds for a GPU of another machine");
   return o.machine.choose();
 }
 

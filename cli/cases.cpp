@@ -80,6 +80,8 @@ std::vector<Case> read_cases(const std::string& path) {
     else
       cases.push_back({parse_workload(text), "", nullptr});
   }
+  if (cases.empty())
+    throw Error(ErrorCode::usage, fmt::format("{} names no workload; a line is one, as b1h8l512d64:fp32", path), path);
   return cases;
 }
 

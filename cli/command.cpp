@@ -1,29 +1,59 @@
 #include "cli/command.hpp"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 
+#include <atomic>
+#include <cerrno>
 #include <charconv>
 #include <cstdio>
+#include <cstring>
+#include <iostream>
 
 #include "base/files.hpp"
 #include "base/text.hpp"
 #include "compile/embedded.hpp"
 #include "device/cpu_level.hpp"
+#include "process/interrupt.hpp"
 
 namespace heed::cli {
+
+namespace {
+
+// The name stands in --help behind the type.
+CLI::Validator numbers(const char* name, const char* words, bool (*fits)(double)) {
+  return CLI::Validator(
+      [words, fits](std::string& text) {
+        double number = 0;
+        const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+        const bool is_number = error == std::errc() && end == text.data() + text.size();
+        return is_number && fits(number) ? std::string() : fmt::format("\"{}\" is no number {}", text, words);
+      },
+      name);
+}
+
+}  // namespace
+
+CLI::Validator above_zero() {
+  return numbers("POSITIVE", "above 0", [](double x) { return x > 0; });
+}
+
+CLI::Validator zero_or_above() {
+  return numbers("NONNEGATIVE", "from 0 on", [](double x) { return x >= 0; });
+}
 
 void MachineOptions::add_to(CLI::App& app) {
   app.add_flag("--json", json, "Print the result as JSON on stdout; everything else goes to stderr");
   app.add_option("--device", device, "auto (a GPU if there is one), cpu or cuda")->capture_default_str();
   app.add_option("--cache", cache, fmt::format("Folder for built kernels [{}]", default_cache_folder().string()));
   app.add_option("--compiler", compiler, "C++ compiler for CPU kernels [g++, else clang++]");
-  app.add_option("--jobs", jobs, "Builds at a time [one a processor]")->check(CLI::NonNegativeNumber);
+  app.add_option("--jobs", jobs, "Builds at a time [one a processor]")->check(zero_or_above());
   app.add_option("--launch-limit", launch_limit_s, "Seconds after which a launch is given up")
       ->capture_default_str()
-      ->check(CLI::PositiveNumber);
+      ->check(above_zero());
   app.add_option("--measure-limit", measure_limit_s, "Seconds one paired comparison may take; a noisy one uses them up")
       ->capture_default_str()
-      ->check(CLI::PositiveNumber);
+      ->check(above_zero());
 }
 
 trial::Options MachineOptions::trial_options() const {
@@ -129,8 +159,8 @@ std::unique_ptr<store::Store> StoreOptions::open(store::Access access) const {
   if (path.empty() && chosen != default_database_path() && !std::filesystem::exists(chosen)) {
     // Nothing to read yet: the sentence about the older file tells more than that there is no newer one.
     if (access == store::Access::read_only) return std::make_unique<store::Store>(default_database_path(), access);
-    fmt::print(stderr, "heed: {} is of an older Heed, and stays as it is; runs go to {}\n",
-               default_database_path().string(), chosen.string());
+    remark(true, fmt::format("heed: {} is of an older Heed, and stays as it is; runs go to {}",
+                             default_database_path().string(), chosen.string()));
   }
   return std::make_unique<store::Store>(chosen, access);
 }
@@ -138,6 +168,7 @@ std::unique_ptr<store::Store> StoreOptions::open(store::Access access) const {
 void check_evidence_can_be_written(const std::filesystem::path& path) {
   if (std::filesystem::is_directory(path))
     throw Error(ErrorCode::store, fmt::format("--evidence {} is a folder; name a file", path.string()), path.string());
+  if (std::filesystem::exists(path) && !std::filesystem::is_regular_file(path)) return;  // /dev/stdout, a pipe
   if (!path.parent_path().empty()) make_folder(path.parent_path(), ErrorCode::store);
   const std::filesystem::path probe = path.string() + ".probe";
   write_file_atomically(probe, "evidence", ErrorCode::store);
@@ -149,13 +180,26 @@ report::Sources sources() {
 }
 
 namespace {
+
 bool printed = false;
+std::atomic<int> stdout_error = 0;  // errno of the first write that failed
+
+// stdio forgets what a failed flush held, so that only the first failure tells.
+void write_to(std::FILE* stream, const std::string& text) {
+  errno = 0;
+  if (std::fwrite(text.data(), 1, text.size(), stream) == text.size() && std::fflush(stream) == 0) return;
+  if (stream != stdout) return;
+  int none = 0;
+  stdout_error.compare_exchange_strong(none, errno != 0 ? errno : EIO);
+  // A reader that has gone, as head, waits for nothing more: work ends as by Ctrl-C, with everything stored.
+  if (errno == EPIPE) interrupt();
 }
+
+}  // namespace
 
 void print(const std::string& text) {
   printed = printed || !text.empty();
-  std::fwrite(text.data(), 1, text.size(), stdout);
-  std::fflush(stdout);
+  write_to(stdout, text);
 }
 
 bool has_printed() {
@@ -163,10 +207,18 @@ bool has_printed() {
 }
 
 void remark(bool json, const std::string& text) {
-  std::FILE* stream = json ? stderr : stdout;
-  std::fwrite(text.data(), 1, text.size(), stream);
-  std::fputc('\n', stream);
-  std::fflush(stream);
+  write_to(json ? stderr : stdout, fmt::format("{}\n", text));
+}
+
+void open_standard_streams() {
+  for (int stream = 0; stream <= 2; ++stream)
+    if (::fcntl(stream, F_GETFD) < 0) (void)::open("/dev/null", O_RDONLY);  // the lowest that is free: this one
+}
+
+void check_stdout() {
+  if (!std::cout.flush() && stdout_error == 0) stdout_error = errno != 0 ? errno : EIO;
+  if (stdout_error == 0 || stdout_error == EPIPE) return;
+  throw Error(ErrorCode::store, fmt::format("cannot write to stdout: {}", std::strerror(stdout_error)), "stdout");
 }
 
 DeviceFacts device_named(const std::string& arch) {

@@ -58,6 +58,11 @@ struct WorkloadOptions {
   [[nodiscard]] Workload workload(const std::optional<QkvTensors>& tensors) const;
 };
 
+/// Numbers that an option takes: CLI11's own checks let NaN pass, and print the largest number there is with all of its
+/// 309 digits.
+CLI::Validator above_zero();
+CLI::Validator zero_or_above();
+
 /// What stands for the default of the first family that is made for a workload.
 inline constexpr std::string_view kAutomatic = "auto";
 
@@ -122,11 +127,17 @@ report::Sources sources();
 /// Writes and removes a file beside the evidence: what would fail after long work fails before it. @throws Error(store)
 void check_evidence_can_be_written(const std::filesystem::path& path);
 
-/// Prints to stdout and flushes, so that a reader at the other end of a pipe sees progress.
+/// Prints to stdout and flushes, so that a reader at the other end of a pipe sees progress. What cannot be written is
+/// told by check_stdout; a reader that has gone interrupts the command.
 void print(const std::string& text);
+/// Opens those of stdin, stdout and stderr that are closed as streams that nothing is written to: a database or a cache
+/// that took their number would be printed into.
+void open_standard_streams();
+/// @throws Error(store) where stdout did not take all that was printed, as a full disk
+void check_stdout();
 /// Whether stdout has anything of this program: of --json a document, which no second one may follow.
 bool has_printed();
-/// Progress and remarks: stdout, or stderr when stdout carries JSON.
+/// Progress and remarks: stdout, or stderr when stdout carries JSON. A stderr that takes nothing is no failure.
 void remark(bool json, const std::string& text);
 
 }  // namespace heed::cli

@@ -1,11 +1,15 @@
 // heed dispatch: what libheed would run
 #include <fmt/format.h>
 
+#include <cstdlib>
+#include <filesystem>
+
 #include "api/plan.hpp"
 #include "cli/command.hpp"
 #include "device/device.hpp"
 #include "dispatch/covering.hpp"
 #include "json/text.hpp"
+#include "process/process.hpp"
 
 namespace heed::cli {
 namespace {
@@ -27,6 +31,19 @@ DeviceFacts device_of(const std::string& arch) {
   return device_named(arch);
 }
 
+// Those of the library that was built or installed with this program: its build folder, PREFIX/lib beside PREFIX/bin.
+std::string programs_of_library() {
+  if (const char* named = std::getenv("HEED_PROGRAMS"); named != nullptr && *named != '\0') return {};
+  const std::filesystem::path folder = std::filesystem::path(self_executable()).parent_path();
+  for (const char* library : {".", "../" HEED_INSTALLED_LIBRARIES, "../lib"}) {
+    const std::filesystem::path file = (folder / library / "heed.programs").lexically_normal();
+    std::error_code error;
+    if (std::filesystem::exists(file, error)) return file.string();
+  }
+  // For the sentence that says where it was looked for.
+  return ((folder.filename() == "bin" ? folder.parent_path() / "lib" : folder) / "heed.programs").string();
+}
+
 void run(const DispatchOptions& o, bool names_book) {
   const Workload workload = o.workload.workload(std::nullopt);
   DeviceFacts device = device_of(o.arch);
@@ -40,7 +57,7 @@ void run(const DispatchOptions& o, bool names_book) {
     problem.o = {{workload.heads * workload.len_q * workload.dim_v, workload.dim_v, workload.heads * workload.dim_v},
                  1};
   api::Options options;
-  options.programs = o.programs;
+  options.programs = o.programs.empty() ? programs_of_library() : o.programs;
   if (names_book) options.book = o.book;
   const api::Choice choice = api::decide(problem, options, device).choice;
   if (o.json) {

@@ -175,6 +175,9 @@ void add_doctor(CLI::App& app, int& exit_code) {
   command->footer(
       "Builds, loads and runs a kernel, writes to the cache and the database, opens files and processes as a run "
       "does.\n"
+      "Examples:\n"
+      "  heed doctor\n"
+      "  heed doctor --device cpu --json\n"
       "Exit code 0 when Heed can evolve kernels on the device that --device takes, 1 when it cannot.");
   command->callback([o, &exit_code] { exit_code = doctor(o->machine, o->store); });
 }

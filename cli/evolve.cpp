@@ -230,7 +230,7 @@ void add_evolve(CLI::App& app, int& exit_code) {
           "--budget", o->budget_s,
           "Seconds for the whole run, final comparison and ablation included, or for all runs of --workloads [no "
           "limit]; the base, one trial and its final comparison, 15 s or so on a CPU, are made in any case")
-      ->check(CLI::NonNegativeNumber);
+      ->check(zero_or_above());
   command->add_flag("--no-peers", o->no_peers, "Do not compare the champion with PyTorch");
   command->add_flag("--no-profile", o->no_profile,
                     "Do not read hardware counters of the best of each generation; diagnose from times alone");

@@ -193,7 +193,7 @@ int add_to_book(const EvolveOptions& o, const store::RunRecord& run, const Works
     remark(o.machine.json, fmt::format("book {}: {}", path.string(), trim(text_of_kept(kept))));
     return 0;
   } catch (const Error& error) {
-    fmt::print(stderr, "heed: {}; heed book add {} tries again\n", error.what(), run.id);
+    remark(true, fmt::format("heed: {}; heed book add {} tries again", error.what(), run.id));
     return 1;
   }
 }

@@ -150,7 +150,7 @@ class Workloads {
         if (error.code() == ErrorCode::store) throw;
         // Another workload may do: a fault of the compiler or the device is reported again where none does.
         jobs_[i].row.failed = error.what();
-        fmt::print(stderr, "heed: {}: {}\n", jobs_[i].row.workload, error.what());
+        remark(true, fmt::format("heed: {}: {}", jobs_[i].row.workload, error.what()));
         exit_code_ = 1;
       }
     }

@@ -159,8 +159,10 @@ void add_insights(CLI::App& app, int& exit_code) {
       "insights",
       "Effects of single changes of kernels on speed, where each was measured, and those to expect elsewhere");
   command->require_subcommand(1);
-  const auto subcommand = [&](const char* name, const char* help, void (*call)(const InsightsOptions&)) {
+  const auto subcommand = [&](const char* name, const char* help, const char* example,
+                              void (*call)(const InsightsOptions&)) {
     CLI::App* one = command->add_subcommand(name, help);
+    one->footer(fmt::format("Example:\n  heed insights {}", example));
     o->store.add_to(*one);
     one->add_flag("--json", o->json, "Print JSON");
     one->callback([o, call] { call(*o); });
@@ -172,17 +174,19 @@ void add_insights(CLI::App& app, int& exit_code) {
     one->add_option("--arch", o->arch, "Architecture to judge for, e.g. sm_90a [that of the last observation]");
     one->add_option("--bound", o->bound, "Bound of the kernel there, as heed profile names it [unknown]");
   };
-  CLI::App* one = subcommand("list", "Insights by the gain or loss to expect at a workload", list);
+  CLI::App* one = subcommand("list", "Insights by the gain or loss to expect at a workload",
+                             "list --shape b1h8l512d64 --arch sm_90a", list);
   places(one);
-  one->add_option("--most", o->most, "Lines to print")->capture_default_str()->check(CLI::PositiveNumber);
-  one = subcommand("why", "The observations behind an insight", why);
+  one->add_option("--most", o->most, "Lines to print")->capture_default_str()->check(above_zero());
+  one = subcommand("why", "The observations behind an insight", "why \"tile_rows 4 -> 8\"", why);
   places(one);
   one->add_option("change", o->change, "The change, e.g. \"tile_rows 4 -> 8\"")->required();
   subcommand("harvest", "Take the observations of all runs of the database again; runs add theirs when they end",
-             harvest);
-  one = subcommand("export", "Write all observations to a JSON file", write);
+             "harvest --db team.db", harvest);
+  one = subcommand("export", "Write all observations to a JSON file", "export insights.json", write);
   one->add_option("file", o->file, "File to write")->required();
-  one = subcommand("import", "Add the observations of a file that another machine exported", read);
+  one = subcommand("import", "Add the observations of a file that another machine exported", "import insights.json",
+                   read);
   one->add_option("file", o->file, "File to read")->required();
   command->footer(
       "Examples:\n"

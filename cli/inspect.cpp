@@ -187,9 +187,10 @@ void add_emit(CLI::App& app, int& exit_code) {
       "sm_90a]");
   command->add_option("-o,--output", o->output, "Write to a file");
   command->footer(
-      "Example (the same headers build ahead of time):\n"
-      "  heed emit fwd_sm80:block_n=128 --shape b1h8l512d64 -o v.cu && nvcc -cubin -std=c++20 --expt-relaxed-constexpr "
-      "-arch=sm_80 -I . v.cu");
+      "Examples:\n"
+      "  heed emit fwd_cpu --shape b1h8l512d64:fp32\n"
+      "  heed emit fwd_sm80:block_n=64 --shape b1h8l512d64 --whole -o v.cu && nvcc -cubin -std=c++20 "
+      "--expt-relaxed-constexpr -arch=sm_80 v.cu");
   command->callback([o] {
     const auto emitted = [&]() -> std::string {
       if (is_trial(o->variant)) {

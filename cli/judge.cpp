@@ -53,9 +53,10 @@ int judge(const JudgeOptions& o) {
                 o.workload.qkv);
   const Workload workload = o.workload.workload(tensors);
   const std::string name = o.family.substr(0, o.family.find(':'));
-  const DeviceFacts device = o.family == kAutomatic                          ? o.machine.choose()
-                             : find_family(name).device() == DeviceKind::cpu ? choose_device(DeviceChoice::cpu)
-                                                                             : choose_device(DeviceChoice::cuda);
+  const DeviceFacts device = o.family == kAutomatic ? o.machine.choose()
+                             : find_family(name).device() == DeviceKind::cpu
+                                 ? choose_device(DeviceChoice::cpu)
+                                 : choose_device(DeviceChoice::cuda, "fwd_cpu runs on the CPU");
   const Variant parent = admitted(o.family, workload, device);
   const auto store = o.store.open(store::Access::read_write);
   const auto builder = o.machine.builder();

@@ -56,7 +56,7 @@ void add_library(CLI::App& app, int& exit_code) {
   add_library_times(*command, exit_code);
   add_library_neighbours(*command, exit_code);
   command->footer(
-      "Each takes --evidence FILE, which is whole at any time. Examples:\n"
+      "Each takes --evidence FILE, which is whole at any time.\nExamples:\n"
       "  heed library cases --cases tests/cases/forward.txt --sanitize\n"
       "  heed library threads --seconds 60\n"
       "  heed library host --shapes b1h8l512d64,b1h32hkv8l1k4096d128:bf16\n"

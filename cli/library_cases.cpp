@@ -252,7 +252,7 @@ void add_library_cases(CLI::App& library, int& exit_code) {
       "synccheck; needs an NVIDIA GPU");
   command->add_option("--sanitize-limit", o->sanitize_limit_s, "Seconds that one tool may take")
       ->capture_default_str()
-      ->check(CLI::PositiveNumber);
+      ->check(above_zero());
   CLI::Option* evidence = command->add_option("--evidence", o->evidence, "Write a row of each tool to this JSON file");
   command->add_flag("--resume", o->resume, "Keep the rows of tools that this file has, and run the others")
       ->needs(evidence);

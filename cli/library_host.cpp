@@ -175,7 +175,7 @@ int host(const LibraryHostOptions& o) {
   if (!o.show.empty()) return show(o);
   if (o.shapes.empty()) throw Error(ErrorCode::usage, "no workloads: give --shapes, or --show a file of times");
 #ifdef HEED_WITH_CUDA
-  const DeviceFacts device = choose_device(DeviceChoice::cuda);
+  const DeviceFacts device = choose_device(DeviceChoice::cuda, "these are times of a driver's launches");
   const auto builder = o.machine.builder();
   GrowingEvidence evidence(o.evidence, "library", device);
   for (const std::string& shape : o.shapes) {
@@ -205,7 +205,7 @@ void add_library_host(CLI::App& library, int& exit_code) {
   command->add_option("--shapes", o->shapes, "Workloads")->delimiter(',');
   command->add_option("--readings", o->readings, "Readings of each, of 20 calls")
       ->capture_default_str()
-      ->check(CLI::PositiveNumber);
+      ->check(above_zero());
   command->add_option("--evidence", o->evidence, "Write the readings to this JSON file");
   command->add_option("--show", o->show, "Measure nothing: print the table of this file, and write it with --evidence");
   command->footer(

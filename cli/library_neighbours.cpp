@@ -153,7 +153,7 @@ void add_library_neighbours(CLI::App& library, int& exit_code) {
   command->add_option("--programs", o->programs, "The file of programs [HEED_PROGRAMS, else the library's own]");
   command->add_option("--limit", o->limit, "How far behind the local best may be, as a share of its time")
       ->capture_default_str()
-      ->check(CLI::PositiveNumber);
+      ->check(above_zero());
   command->add_option("--evidence", o->evidence, "Write a row of each workload to this JSON file");
   command->footer(
       "The local best is the champion of the workload's own search, or its default where no trial beat it. Exit code 0 "

@@ -120,7 +120,7 @@ void add_library_threads(CLI::App& library, int& exit_code) {
   command->add_option("--streams", o->stress.streams, "Streams of each thread, with tensors and a workspace each")
       ->capture_default_str()
       ->check(CLI::Range(1, 64));
-  command->add_option("--seconds", o->stress.seconds, "How long")->capture_default_str()->check(CLI::PositiveNumber);
+  command->add_option("--seconds", o->stress.seconds, "How long")->capture_default_str()->check(above_zero());
   command->add_option("--round", o->stress.runs_of_a_round, "Runs of a stream between two looks at its results")
       ->capture_default_str()
       ->check(CLI::Range(1, 1000000));

@@ -155,7 +155,7 @@ void add_library_times(CLI::App& library, int& exit_code) {
       "of warm graphs, are compared too");
   command->add_option("--limit", o->limit, "The largest difference that passes, as a share of the worker's time")
       ->capture_default_str()
-      ->check(CLI::PositiveNumber);
+      ->check(above_zero());
   command->add_option("--evidence", o->evidence, "Write a row of each workload to this JSON file");
   command->footer(
       "Exit code 0 when no time is further from the worker's than the limit.\n"

@@ -31,18 +31,32 @@ int report(const heed::Error& error, bool json) {
         {"error", {{"code", heed::to_string(error.code())}, {"message", error.what()}, {"value", error.value()}}}};
     heed::cli::print(heed::json_text(object) + "\n");
   }
-  fmt::print(stderr, "heed: {}\n", error.what());
+  heed::cli::remark(true, fmt::format("heed: {}", error.what()));
   return exit_code_of(error.code());
 }
 
 // CLI11 lists what was left over from the last to the first, and says of a misspelt option that is required that it is
 // missing: the first word that no option is called helps more.
 std::string sentence_of(const CLI::ParseError& error, const CLI::App& app) {
+  constexpr std::string_view kConversion = "Could not convert: ";
+  if (const std::string said = error.what(); said.starts_with(kConversion)) {
+    const std::size_t equals = said.find(" = ");
+    if (equals != std::string::npos)
+      return fmt::format("{} cannot be \"{}\": a number is wanted, and not too large a one",
+                         said.substr(kConversion.size(), equals - kConversion.size()), said.substr(equals + 3));
+  }
   if (dynamic_cast<const CLI::RequiredError*>(&error) == nullptr &&
       dynamic_cast<const CLI::ExtrasError*>(&error) == nullptr)
     return error.what();
   const CLI::App* command = &app;
   while (!command->get_subcommands().empty()) command = command->get_subcommands().front();
+  if (const auto below = command->get_subcommands([](const CLI::App*) { return true; }); !below.empty()) {
+    std::vector<std::string> names;
+    for (const CLI::App* one : below) names.push_back(one->get_name());
+    if (app.remaining(true).empty())
+      return fmt::format("a subcommand of {} is wanted: {}", command->get_name().empty() ? "heed" : command->get_name(),
+                         heed::join(names, ", "));
+  }
   std::vector<std::string> known;
   for (const CLI::Option* option : command->get_options()) known.push_back(option->get_name());
   for (const std::string& word : app.remaining(true)) {
@@ -83,6 +97,7 @@ void give_footers(CLI::App& app) {
 
 int main(int argc, char** argv) {
   if (const auto code = heed::worker::run_child_if_asked(argc, argv)) return *code;
+  heed::cli::open_standard_streams();
   heed::install_interrupt_handler();
   heed::ladder::register_family();
 
@@ -104,6 +119,15 @@ int main(int argc, char** argv) {
     command(app, exit_code);
   give_footers(app);
 
+  // As git and cargo have it: "heed help book add" is "heed book add --help".
+  std::vector<char*> words(argv, argv + argc);
+  static char help[] = "--help";
+  if (argc > 1 && std::string_view(argv[1]) == "help") {
+    words.erase(words.begin() + 1);
+    words.push_back(help);
+    argv = words.data();
+  }
+
   bool json = false;
   for (int i = 1; i < argc; ++i) json = json || std::string_view(argv[i]) == "--json";
 
@@ -119,12 +143,17 @@ int main(int argc, char** argv) {
   }
 
   try {
-    app.parse(argc, argv);
+    try {
+      app.parse(argc, argv);
+    } catch (const CLI::ParseError& error) {
+      if (error.get_exit_code() != 0) throw;
+      app.exit(error);  // prints --help and --version
+    }
+    heed::cli::check_stdout();
     return exit_code;
   } catch (const CLI::ParseError& error) {
-    if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
     report(heed::Error(heed::ErrorCode::usage, sentence_of(error, app)), json);
-    fmt::print(stderr, "Run with --help for usage.\n");
+    heed::cli::remark(true, "Run with --help for usage.");
     return kUsage;
   } catch (const heed::Error& error) {
     return report(error, json);

@@ -44,7 +44,7 @@ void ModelArguments::add_to(CLI::App& app) {
   option("--reply-tokens", options.reply_tokens, "Tokens that a reply may have")->capture_default_str();
   option("--reply-limit", options.reply_limit_s, "Seconds to wait for a reply; 0, for a mailbox: without end")
       ->capture_default_str();
-  option("--temperature", temperature, "Temperature of sampling [the model's own]")->check(CLI::NonNegativeNumber);
+  option("--temperature", temperature, "Temperature of sampling [the model's own]")->check(zero_or_above());
   option("--request-fields", request_fields, "Further fields of a request as a JSON object, e.g. {\"top_p\": 0.9}");
   option("--token-budget", tokens, "Tokens of prompts and replies for the run; then knobs go on alone [no limit]");
   option("--money-budget", money, "The same in the currency of --prices [no limit]");

@@ -1,11 +1,10 @@
 // heed prebuild: programs that libheed takes later, built ahead
 #include <fmt/format.h>
 
-#include <fstream>
 #include <mutex>
 
 #include "base/parallel.hpp"
-#include "base/text.hpp"
+#include "cli/cases.hpp"
 #include "cli/command.hpp"
 #include "compile/nvrtc.hpp"
 #include "dispatch/built_programs.hpp"
@@ -31,11 +30,8 @@ std::vector<Workload> workloads_of(const PrebuildOptions& o) {
   std::vector<Workload> all;
   for (const std::string& shape : o.shapes) all.push_back(parse_workload(shape));
   if (!o.file.empty()) {
-    std::ifstream lines(o.file);
-    if (!lines) throw Error(ErrorCode::usage, fmt::format("cannot read {}", o.file), o.file);
-    for (std::string line; std::getline(lines, line);)
-      if (const std::string text = trim(line); !text.empty() && text.front() != '#')
-        all.push_back(parse_workload(text));
+    const std::vector<Workload> of_file = read_workloads(o.file);
+    all.insert(all.end(), of_file.begin(), of_file.end());
   }
   if (all.empty()) throw Error(ErrorCode::usage, "name workloads with --shapes, or a file of them with --file");
   return all;
@@ -71,7 +67,11 @@ Built build_one(const Workload& workload, const DeviceFacts& device, dispatch::B
 
 int prebuild(const PrebuildOptions& o) {
   const std::vector<Workload> workloads = workloads_of(o);
-  const DeviceFacts device = o.arch.empty() ? choose_device(DeviceChoice::cuda) : dispatch::representative_gpu(o.arch);
+  const DeviceFacts device =
+      !o.arch.empty() ? dispatch::representative_gpu(o.arch)
+                      : choose_device(DeviceChoice::cuda,
+                                      "--arch sm_90a builds for a GPU of another machine, and heed programs build "
+                                      "--arch native for this processor");
   (void)compile::nvrtc_facts();
   dispatch::BuiltPrograms programs(o.folder);
   std::vector<Built> all(workloads.size());
@@ -101,18 +101,19 @@ int prebuild(const PrebuildOptions& o) {
 void add_prebuild(CLI::App& app, int& exit_code) {
   auto o = std::make_shared<PrebuildOptions>();
   CLI::App* command = app.add_subcommand(
-      "prebuild", "Build the programs of your workloads ahead: libheed takes them without a compiler");
+      "prebuild", "Build the programs for GPUs of your workloads ahead: libheed takes them without a compiler");
   command->add_option("--shapes", o->shapes, "Workloads")->delimiter(',');
   command->add_option("--file", o->file, "A file with a workload a line");
   command->add_option("--arch", o->arch, "sm_80, sm_86, sm_89 or sm_90a; no GPU is needed then [this machine's GPU]");
   command->add_option(
       "--folder", o->folder,
       fmt::format("Where the programs go [{}, or HEED_BUILT_PROGRAMS]", dispatch::BuiltPrograms().folder().string()));
-  command->add_option("--jobs", o->jobs, "Builds at a time [one a processor]")->check(CLI::NonNegativeNumber);
+  command->add_option("--jobs", o->jobs, "Builds at a time [one a processor]")->check(zero_or_above());
   command->add_flag("--json", o->json, "Print the result as JSON on stdout; everything else goes to stderr");
   command->footer(
-      "Example:\n"
+      "Examples:\n"
       "  heed prebuild --shapes b1h32hkv8l2048d80:bf16:causal_top_left,b1h32hkv8l1k2048d80:bf16\n"
+      "  heed prebuild --file workloads.txt --arch sm_90a\n"
       "A program is the one that the rule of its family names for the very workload; one that is there is not built "
       "again.\nThe default for a GPU depends on its multiprocessors: --arch counts with those of a GPU that has the "
       "architecture.");

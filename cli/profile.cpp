@@ -40,7 +40,7 @@ DeviceFacts device_for(const ProfileOptions& o) {
   if (!o.variant.empty() && choice == DeviceChoice::automatic)
     choice = find_family(o.variant.substr(0, o.variant.find(':'))).device() == DeviceKind::cuda ? DeviceChoice::cuda
                                                                                                 : DeviceChoice::cpu;
-  return choose_device(choice);
+  return choose_device(choice, o.variant.empty() ? "use --device cpu to run on the CPU" : "fwd_cpu runs on the CPU");
 }
 
 // What a tool of NVIDIA's is to look at; without a GPU, as it would be on an H100.
@@ -217,7 +217,7 @@ void add_profile(CLI::App& app, int& exit_code) {
   command->add_option("--cupti", o->cupti, "Path of libcupti [where toolkits put it]");
   command->add_option("--counter-limit", o->limit_s, "Seconds all passes may take")
       ->capture_default_str()
-      ->check(CLI::PositiveNumber);
+      ->check(above_zero());
   command->footer(
       "Examples:\n"
       "  heed profile fwd_sm80:block_m=32,kv_groups=4 --shape b1h8l512d64\n"

@@ -256,8 +256,8 @@ int build(const BuildOptions& o) {
     one.record.machine_code = outcome.artifact->machine_code;
     writer.add(one.record, read_file(outcome.artifact->path, ErrorCode::cache));
     if (++done % 20 == 0 || done == pending.size())
-      fmt::print(stderr, "{} of {} programs, {:.0f} s\n", done, pending.size(),
-                 std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
+      remark(true, fmt::format("{} of {} programs, {:.0f} s", done, pending.size(),
+                               std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count()));
   }
   for (ChampionBuild& champion : champions) {
     check_interrupt();
@@ -325,6 +325,7 @@ void verify(const FileOptions& o) {
 void add_file_command(CLI::App& programs, const char* name, const char* description, void (*run)(const FileOptions&)) {
   auto o = std::make_shared<FileOptions>();
   CLI::App* command = programs.add_subcommand(name, description);
+  command->footer(fmt::format("Example:\n  heed programs {} heed.programs", name));
   command->add_option("file", o->path, "A file of programs")->required();
   command->add_flag("--json", o->json, "Print JSON");
   command->callback([o, run] { run(*o); });
@@ -374,6 +375,11 @@ void add_programs(CLI::App& app, int& exit_code) {
   command->add_flag("--no-champions", o->no_champions, "Add none");
   command->add_flag("--dry-run", o->dry_run, "Print what would be built");
   command->add_option("-o,--output", o->output, "The file of programs");
+  command->footer(
+      "Examples:\n"
+      "  heed programs build --arch sm_90a,sm_80,cpu -o heed.programs\n"
+      "  heed programs build --arch native --dims 64 --masks none,causal -o my.programs\n"
+      "HEED_PROGRAMS names the file that libheed reads; without it, heed.programs in the library's own folder.");
   command->callback([o, &exit_code] { exit_code = build(*o); });
   add_file_command(*programs, "list", "Print the programs of a file", list);
   add_file_command(*programs, "verify",

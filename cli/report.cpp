@@ -136,7 +136,7 @@ void add_evidence(CLI::App& app, int& exit_code) {
                                          "Build the variants that stale files name, and compare their machine code");
   command->add_option("--cache", o->machine.cache, "Folder for built kernels")->needs(build);
   command->add_option("--jobs", o->machine.jobs, "Builds at a time [one a processor]")
-      ->check(CLI::NonNegativeNumber)
+      ->check(zero_or_above())
       ->needs(build);
   command->add_flag("--json", o->json, "Print JSON");
   command->footer(

@@ -280,7 +280,8 @@ void add_serve(CLI::App& app, int& exit_code) {
   o->machine.add_to(*command);
   o->store.add_to(*command);
   command->footer(
-      "Example, as the configuration of an agent:\n"
+      "Examples, the second as the configuration of an agent:\n"
+      "  heed serve --shape b1h8l512d64\n"
       "  {\"mcpServers\": {\"heed\": {\"command\": \"heed\", \"args\": [\"serve\", \"--shape\", \"b1h8l512d64\"]}}}");
   command->callback([o] {
     if (o->workload.has_tensors())

@@ -282,9 +282,9 @@ void add_verify(CLI::App& app, int& exit_code) {
   command
       ->add_option("--random-configs", o->random_configs,
                    "Also this many legal configs drawn at random, per workload and family")
-      ->check(CLI::NonNegativeNumber);
+      ->check(zero_or_above());
   command->add_option("--random-workloads", o->random_workloads, "This many workloads drawn at random")
-      ->check(CLI::NonNegativeNumber);
+      ->check(zero_or_above());
   command
       ->add_option("--spare-features", o->spare,
                    "Build programs with these features too, of which the launches make no use, as libheed runs them: "
@@ -306,7 +306,7 @@ void add_verify(CLI::App& app, int& exit_code) {
                       "sm_90a; of a trial its own]");
   command->add_option("--sanitize-limit", o->sanitize_limit_s, "Seconds that one tool may take for one variant")
       ->capture_default_str()
-      ->check(CLI::PositiveNumber);
+      ->check(above_zero());
   command->add_flag("--unfused-bar", o->unfused_bar,
                     fmt::format("Fail too where errors on inputs as models send them (peaked, attention_sink, own_key, "
                                 "given tensors) are over {} (largest) or {} (relative RMS) times the unfused "

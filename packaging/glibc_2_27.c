@@ -195,6 +195,7 @@ HIDDEN int fstatat(int folder, const char* path, struct stat* info, int flags) {
     return old_##name(x);           \
   }
 OLD_MATH(exp)
+OLD_MATH(exp2)
 OLD_MATH(log)
 OLD_MATH(log2)
 OLD(pow, "GLIBC_2.2.5");

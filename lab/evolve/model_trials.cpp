@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <cstdio>
 #include <future>
 
 #include "evolve/model_task.hpp"
@@ -59,7 +60,7 @@ ModelTrials::ModelTrials(RunContext& run, store::Store& log)
     : run_(run),
       // Called from threads that wait: stderr alone, which needs no order.
       panel_(run.options.models, run.options.strategy.seed,
-             [](const std::string& text) { fmt::print(stderr, "  {}\n", text); }),
+             [](const std::string& text) { std::fputs(fmt::format("  {}\n", text).c_str(), stderr); }),
       spending_({.tokens = run.options.models.most_tokens, .money = run.options.models.most_money}),
       log_(log, run.run, spending_),
       writer_(run.options.models, panel_, spending_, log_) {

@@ -118,7 +118,11 @@ BuildRequest request_for(const Variant& variant, const Workload& workload, const
 }
 
 Cache::Cache(const fs::path& folder) : folder_(fs::absolute(folder)) {
-  make_folder(folder_, ErrorCode::cache);
+  try {
+    make_folder(folder_, ErrorCode::cache);
+  } catch (const Error& error) {
+    throw Error(ErrorCode::cache, fmt::format("{}; name another with --cache", error.what()), error.value());
+  }
   if (::access(folder_.c_str(), R_OK | W_OK | X_OK) != 0)
     throw Error(ErrorCode::cache,
                 fmt::format("the cache folder {} cannot be used: {}; name another with --cache", folder_.string(),

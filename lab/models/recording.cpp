@@ -62,9 +62,10 @@ Replay::Replay(const std::filesystem::path& file) : file_(file) {
         exchange.reply = json.at("reply").get<Reply>();
       left_.push_back(std::move(exchange));
     } catch (const std::exception& error) {
+      const std::string_view why = error.what();  // of nlohmann/json behind its name in brackets
       throw Error(ErrorCode::usage,
                   fmt::format("line {} of {} is no exchange with a model, as --record writes it: {}", number,
-                              file.string(), error.what()),
+                              file.string(), why.starts_with('[') ? why.substr(why.find(']') + 2) : why),
                   file.string());
     }
   }

@@ -38,6 +38,10 @@ bool interrupted() {
   return g_signals != 0 || (t_stop != nullptr && t_stop->load());
 }
 
+void interrupt() {
+  g_signals = g_signals + 1;
+}
+
 void check_interrupt() {
   if (interrupted()) throw Error(ErrorCode::interrupted, "interrupted by the user");
 }

@@ -11,6 +11,8 @@ namespace heed {
 void install_interrupt_handler();
 /// Of the calling thread: by a signal, or by the flag that its Stoppable looks at.
 bool interrupted();
+/// Sets the flag.
+void interrupt();
 /// Throws Error(interrupted) when the flag is set.
 void check_interrupt();
 

@@ -133,12 +133,13 @@ void Database::open(const std::filesystem::path& path, Access access) {
     // Reading a write-ahead log needs a writable folder. Without one, what has been checkpointed can still be read.
     sqlite3_close(database_);
     database_ = nullptr;
-    const std::string uri = fmt::format("file:{}?immutable=1", path_);
+    std::string uri = "file:";  // https://www.sqlite.org/uri.html
+    for (const char c : path_) uri += c == '%' || c == '?' || c == '#' ? fmt::format("%{:02x}", c) : std::string(1, c);
+    uri += "?immutable=1";
     if (const int code = sqlite3_open_v2(uri.c_str(), &database_, SQLITE_OPEN_READONLY | SQLITE_OPEN_URI, nullptr);
         code != SQLITE_OK)
       fail(database_, code, path_);
   } else {
-    execute("PRAGMA journal_mode = WAL");
     execute("PRAGMA synchronous = FULL");
     execute("PRAGMA foreign_keys = ON");
   }
@@ -156,6 +157,10 @@ void Database::check() {
               fmt::format("the database {} is corrupt ({}); move it away, or name another with --db", path_,
                           found.substr(0, found.find('\n'))),
               path_);
+}
+
+void Database::log_ahead() {
+  if (!read_only_) execute("PRAGMA journal_mode = WAL");
 }
 
 Database::~Database() {

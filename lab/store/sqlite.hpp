@@ -52,8 +52,8 @@ enum class Access { read_write, read_only };
 
 class Database {
  public:
-  /// Opens or creates, and has SQLite check every page (0.1 s for 100 MB). Write-ahead log, full sync, ten seconds of
-  /// patience with other processes.
+  /// Opens or creates, and has SQLite check every page (0.1 s for 100 MB). Full sync, ten seconds of patience with
+  /// other processes. Writes nothing into a file that is there.
   /// @throws Error(store) when the file is no database, corrupt, unreadable, a folder, or (read_write) cannot be
   /// written
   Database(const std::filesystem::path& path, Access access);
@@ -61,6 +61,8 @@ class Database {
   Database(const Database&) = delete;
   Database& operator=(const Database&) = delete;
 
+  /// Goes on with a write-ahead log, which the file remembers; nothing where it is read-only.
+  void log_ahead();
   void execute(const char* sql);
   [[nodiscard]] Statement prepare(std::string_view sql) { return {database_, sql, path_}; }
   [[nodiscard]] std::int64_t last_id() const;

@@ -95,6 +95,7 @@ int layout_of(const std::filesystem::path& path) {
 }
 
 Store::Store(const std::filesystem::path& path, Access access) : database_(path, access) {
+  expect_own();
   const int version = database_.version();
   if (version > kSchemaVersion)
     throw Error(ErrorCode::store,
@@ -102,16 +103,38 @@ Store::Store(const std::filesystem::path& path, Access access) : database_(path,
                             "newer Heed, or name another file with --db",
                             path.string(), version, kSchemaVersion),
                 path.string());
-  if (version == kSchemaVersion) return;
+  if (version == kSchemaVersion) {
+    database_.log_ahead();
+    return;
+  }
   if (version != 0)
     throw Error(ErrorCode::store,
                 fmt::format("the database {} has layout {}, written by an older Heed; this one writes layout {}. Name "
                             "another file with --db",
                             path.string(), version, kSchemaVersion),
                 path.string());
-  if (database_.read_only())
-    throw Error(ErrorCode::store, fmt::format("the database {} holds no runs", path.string()), path.string());
+  // An empty file is an empty database to SQLite.
+  if (access == Access::read_only)
+    throw Error(ErrorCode::store,
+                fmt::format("the database {} holds no runs; heed evolve makes the first", path.string()),
+                path.string());
+  database_.log_ahead();
   create_tables();
+}
+
+void Store::expect_own() {
+  int tables = 0;
+  int own = 0;
+  Statement names = database_.prepare("SELECT name FROM sqlite_schema WHERE type = 'table'");
+  while (names.step()) {
+    const std::string name = names.text(0);
+    ++tables;
+    own += name == "runs" || name == "trials" ? 1 : 0;
+  }
+  if (tables == 0 || own == 2) return;
+  throw Error(ErrorCode::store,
+              fmt::format("the database {} is of another program; name another file with --db", database_.path()),
+              database_.path());
 }
 
 void Store::create_tables() {

@@ -56,6 +56,8 @@ class Store {
 
  private:
   void create_tables();
+  /// @throws Error(store) where the file holds tables of another program
+  void expect_own();
   Database database_;
 };
 

@@ -39,6 +39,13 @@ std::shared_ptr<const dispatch::Programs> programs_of(const Options& options, co
                                                                               : own_programs().string();
   static OpenedFiles<dispatch::Programs> opened;
   return opened.get(path, device, [&] {
+    std::error_code error;
+    if (!std::filesystem::exists(path, error))
+      throw Error(ErrorCode::programs,
+                  fmt::format("cannot read {}: there is no such file. heed programs build -o FILE makes one, and "
+                              "HEED_PROGRAMS names it",
+                              path),
+                  path);
     return std::make_shared<const dispatch::Programs>(dispatch::ProgramFile::open(path), device);
   });
 }

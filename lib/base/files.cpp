@@ -49,7 +49,7 @@ fs::path xdg_folder(const char* variable, const char* fallback) {
 
 fs::path folder_of_environment(const char* variable, const char* below_home) {
   if (const char* value = std::getenv(variable); value != nullptr && *value == '/') return fs::path(value) / "heed";
-  if (const char* home = std::getenv("HOME"); home != nullptr && *home != '\0')
+  if (const char* home = std::getenv("HOME"); home != nullptr && *home == '/')
     return fs::path(home) / below_home / "heed";
   return {};
 }
@@ -71,11 +71,15 @@ std::string read_file(const fs::path& path, ErrorCode code) {
   struct stat info {};
   if (::fstat(file.get(), &info) == 0 && S_ISDIR(info.st_mode))
     throw Error(code, fmt::format("cannot read {}: it is a folder, not a file", path.string()), path.string());
+  // Most have no end; /dev/null is empty, and a terminal ends with Ctrl-D.
+  const bool is_device = (S_ISCHR(info.st_mode) && ::isatty(file.get()) == 0) || S_ISBLK(info.st_mode);
   std::string content;
   char buffer[1 << 16];
   for (;;) {
     const ssize_t got = ::read(file.get(), buffer, sizeof buffer);
     if (got == 0) return content;
+    if (got > 0 && is_device)
+      throw Error(code, fmt::format("cannot read {}: it is a device, not a file", path.string()), path.string());
     if (got < 0 && errno == EINTR) continue;
     if (got < 0)
       throw Error(code, fmt::format("cannot read {}: {}", path.string(), last_system_error()), path.string());

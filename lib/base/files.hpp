@@ -9,7 +9,8 @@
 
 namespace heed {
 
-/// The file's bytes. Throws Error(code) naming the path and the system's reason.
+/// The file's bytes. Throws Error(code) naming the path and the system's reason, also for folders, and for devices that
+/// hold anything, which have no end.
 std::string read_file(const std::filesystem::path& path, ErrorCode code);
 
 /// What tells a file from the one of that path before it: inode, size and time of change. Inodes tell files apart that
@@ -27,8 +28,8 @@ void expect_writable(const std::filesystem::path& path, ErrorCode code);
 /// Creates a folder and its parents. Throws Error(code) naming the path and the system's reason.
 void make_folder(const std::filesystem::path& path, ErrorCode code);
 
-/// `$VARIABLE/heed`, else `heed` in a folder below $HOME; empty where the environment names neither. A relative path of
-/// the variable is ignored (XDG Base Directory Specification).
+/// `$VARIABLE/heed`, else `heed` in a folder below $HOME; empty where the environment names neither. Relative paths are
+/// ignored (XDG Base Directory Specification).
 std::filesystem::path folder_of_environment(const char* variable, const char* below_home);
 
 /// `$XDG_CACHE_HOME/heed` or `~/.cache/heed`, where a user without $HOME has the home that the system knows, or /tmp.

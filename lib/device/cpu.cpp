@@ -81,13 +81,12 @@ DeviceChoice parse_device_choice(std::string_view text) {
               std::string(text));
 }
 
-DeviceFacts choose_device(DeviceChoice choice) {
+DeviceFacts choose_device(DeviceChoice choice, std::string_view otherwise) {
   if (choice == DeviceChoice::cpu) return cpu_facts();
   CudaProbe probe = probe_cuda();
   if (probe.facts) return *probe.facts;
   if (choice == DeviceChoice::cuda)
-    throw Error(ErrorCode::no_device,
-                fmt::format("no GPU can be used: {}; use --device cpu to run on the CPU", probe.reason), "cuda");
+    throw Error(ErrorCode::no_device, fmt::format("no GPU can be used: {}; {}", probe.reason, otherwise), "cuda");
   return cpu_facts();
 }
 

@@ -35,8 +35,9 @@ enum class DeviceChoice { automatic, cpu, cuda };
 DeviceChoice parse_device_choice(std::string_view text);  ///< @throws Error(usage)
 
 /// The GPU when there is one (automatic), or the one asked for.
+/// @param otherwise what the caller can do without one, for the error
 /// @throws Error(no_device) with the reason when "cuda" is asked for and cannot be had
-DeviceFacts choose_device(DeviceChoice choice);
+DeviceFacts choose_device(DeviceChoice choice, std::string_view otherwise = "use --device cpu to run on the CPU");
 
 /// SM clock, power and temperature at this moment, through NVML; zeros where that is not to be had.
 struct DeviceState {

@@ -189,7 +189,10 @@ Selection Programs::by_rule(const Wanted& wanted) const {
   throw Error(
       ErrorCode::unsupported,
       fmt::format(
-          "{} holds no program for {} on {}; for that architecture it has {}", file_->name(), wanted_problem,
+          "{} holds no program for {} on {}; heed programs build makes a file that does. For that architecture this "
+          "one "
+          "has {}",
+          file_->name(), wanted_problem,
           device_.level.empty() ? device_.arch : fmt::format("{} (CPU levels to {})", device_.arch, device_.level),
           !there.empty()
               ? fmt::format("{}{}", fmt::join(named, ", "),

@@ -70,8 +70,9 @@ def facts(shapes):
         found["programs"] = programs
     else:
         missing.append(f"{programs} is not there: nothing can be served; `heed programs build` makes it")
-    data = os.environ.get("XDG_DATA_HOME") or os.path.join(os.path.expanduser("~"), ".local", "share")
-    book = os.environ.get("HEED_BOOK") or os.path.join(data, "heed", "book.heed")
+    data = os.environ.get("XDG_DATA_HOME", "")
+    data = data if os.path.isabs(data) else os.path.join(os.path.expanduser("~"), ".local", "share")
+    book = os.environ.get("HEED_BOOK", os.path.join(data, "heed", "book.heed"))  # empty: none
     found["book"] = book if os.path.exists(book) else ""
     library = c_api.library(str(folder / "libheed.so")).lib
     for name, kind, ordinal in devices():

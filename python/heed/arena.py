@@ -192,7 +192,8 @@ def measure(options):
     heed = launch.find_heed(options.heed)
     if device == "cuda":
         timing.use_one_stream(torch)
-    output = Path(options.output) if options.output else ROOT / "evidence" / folder_name(name) / "arena.json"
+    place = ROOT / "evidence" / folder_name(name) if (ROOT / "evidence").is_dir() else Path()  # of a checkout, or here
+    output = Path(options.output) if options.output else place / "arena.json"
     check_writable(output)
 
     from heed import contenders, contest
@@ -328,9 +329,9 @@ def parser():
     p.add_argument("--variant", action="append", default=[], metavar="[WORKLOAD=]VARIANT", help="Heed's variant, for one workload or for all others [auto, and the champion where there is one]")
     p.add_argument("--champions", metavar="FILE", help="what heed champions wrote [tuned/champions.json, unless --variant names one for all]")
     p.add_argument("--device", default="auto", choices=("auto", "cuda", "cpu"))
-    p.add_argument("--heed", default=str(ROOT / "build" / "release" / "heed"), metavar="PATH", help="the heed program [build/release/heed]")
+    p.add_argument("--heed", metavar="PATH", help="the heed program [of this package, of a checkout's release build, or that on PATH]")
     p.add_argument("--cache", metavar="FOLDER", help="Heed's folder for built kernels")
-    p.add_argument("-o", "--output", metavar="FILE", help="the evidence [evidence/<gpu>/arena.json]; with --show where to write that file's readings with today's conclusions")
+    p.add_argument("-o", "--output", metavar="FILE", help="the evidence [evidence/<gpu>/arena.json of a checkout, else arena.json]; with --show where to write that file's readings with today's conclusions")
     p.add_argument("--quick", action="store_true", help="a look, not a measurement: few and short readings")
     p.add_argument("--seed", type=int, default=1, help="of inputs, random workloads and the bootstrap [1]")
     p.add_argument("--show", metavar="FILE", help="draw tables of an evidence file; with --suite of those suites of it")

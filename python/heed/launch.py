@@ -176,7 +176,14 @@ class HeedAttention:
 
 
 def find_heed(path):
-    """The heed program. Raises HeedError when there is none."""
+    """The heed program that `path` names, without one that of heed.program. Raises HeedError when there is none."""
+    if not path:
+        from heed import program
+
+        try:
+            return os.path.abspath(program.path())
+        except FileNotFoundError as error:
+            raise HeedError(f"{error}, or name it with --heed PATH") from error
     if not os.path.isfile(path) or not os.access(path, os.X_OK):
         raise HeedError(f"the heed program was not found at {path}; build it with `make` or name it with --heed PATH")
     return os.path.abspath(path)

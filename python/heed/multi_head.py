@@ -7,6 +7,7 @@ batches into nested tensors reach that kernel past this one.
 https://github.com/pytorch/pytorch/blob/main/aten/src/ATen/native/transformers/attention.cpp
 """
 
+import functools
 import warnings
 
 import torch
@@ -47,11 +48,13 @@ def _is_well_formed(query, key, value, embed_dim, num_head, qkv_weight, qkv_bias
 
 
 def attention(
-    query, key, value, embed_dim, num_head, qkv_weight, qkv_bias, proj_weight, proj_bias, mask=None, need_weights=True, average_attn_weights=True, mask_type=None
+    query, key, value, embed_dim, num_head, qkv_weight, qkv_bias, proj_weight, proj_bias, mask=None, need_weights=True, average_attn_weights=True, mask_type=None,
+    *, attend=None
 ):  # fmt: skip
     """The operator: (batch, length, embed_dim) projected by `qkv_weight` (3 * embed_dim, embed_dim), attention of `num_head` heads, projected by `proj_weight`.
 
     mask         of any type, what is not 0 hides: (length, length), (batch, length) or (batch, num_head, length, length) for mask_type 0, 1, 2.
+    attend       attention of q, k, v and a mask of booleans or None, in the place of Heed's.
 
     Returns the output and, in the place of weights, None where Heed computes it. A row that sees no key is zeros before the last projection, where
     PyTorch's kernel gives NaN.
@@ -69,19 +72,20 @@ def attention(
         return by_pytorch()
     projected = torch.nn.functional.linear(query, qkv_weight, qkv_bias)
     q, k, v = projected.unflatten(-1, (3, num_head, embed_dim // num_head)).permute(2, 0, 3, 1, 4)
-    reason = routing.backend_selection() or _refusal(q, k, v, seen)
+    reason = 0 if attend else routing.backend_selection() or _refusal(q, k, v, seen)
     if reason:
         operators.note_refusal(reason, q, k, v)
         return by_pytorch()
-    o = _sdpa(q, k, v, seen).transpose(1, 2).flatten(2)
+    o = (attend or _sdpa)(q, k, v, seen).transpose(1, 2).flatten(2)
     return torch.nn.functional.linear(o, proj_weight, proj_bias), None
 
 
-def install(with_cuda):
+def install(with_cuda, attend=None):
     """Puts `attention` in the place of the operator's kernels. @return torch.library.Library, which takes it back when it is destroyed."""
     library = torch.library.Library("aten", "IMPL")
+    kernel = attention if attend is None else functools.partial(attention, attend=attend)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Warning only once for all operators", UserWarning)
         for key in ("CPU", "CUDA") if with_cuda else ("CPU",):
-            library.impl(_NAME, attention, key)
+            library.impl(_NAME, kernel, key)
     return library

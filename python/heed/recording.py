@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from heed import compile_caches, features, forms, functional, operators, override, routing, unfused
+from heed import compile_caches, features, forms, functional, multi_head, operators, override, routing, unfused
 
 SCHEMA = 1
 WHAT = "calls"
@@ -146,7 +146,8 @@ _lock = threading.Lock()
 
 @contextlib.contextmanager
 def record(path=None, *, tensors=False, by="torch"):
-    """Records every call of scaled_dot_product_attention, PyTorch's or Heed's, and of heed.attention that the statements below make, on any thread.
+    """Records every call of scaled_dot_product_attention, PyTorch's or Heed's, and of heed.attention that the statements below make, on any thread,
+    and the attention within the fast path of torch.nn.MultiheadAttention.
 
     path      a file for `heed evolve --workloads`, written at the end, also after an exception; None for none
     tensors   keep q, k and v of each workload's first call, for `heed run --qkv` and `heed evolve --qkv`; takes the package safetensors
@@ -176,9 +177,12 @@ def record(path=None, *, tensors=False, by="torch"):
         return recording.sdpa(inner, query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
 
     library = torch.library.Library("aten", "IMPL")
+    fast_path = None
     try:
         for key in ("CPU", "CUDA", *routing.AUTOGRAD_KEYS):
             library.impl(torch.ops.aten.scaled_dot_product_attention.default, recorded, key)
+        # Its projections are no attention: between them stands the function that is recorded.
+        fast_path = multi_head.install(torch.cuda.is_available(), recorded)
         functional.recording = recording
         compile_caches.mark("recorded", by)
         yield recording
@@ -186,6 +190,8 @@ def record(path=None, *, tensors=False, by="torch"):
         functional.recording = None
         compile_caches.mark()
         library._destroy()
+        if fast_path is not None:
+            fast_path._destroy()
         _lock.release()
         recording.finish()
         if path is not None:

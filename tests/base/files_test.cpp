@@ -35,6 +35,23 @@ TEST(Files, APipeIsWrittenToAndStaysOne) {
   EXPECT_TRUE(S_ISFIFO(info.st_mode));
 }
 
+TEST(Files, DevicesHaveNoEndAndAreRefused) {
+  for (const char* device : {"/dev/zero", "/dev/full"})
+    testing_support::expect_error(ErrorCode::cache, "it is a device, not a file",
+                                  [&] { read_file(device, ErrorCode::cache); });
+  EXPECT_EQ(read_file("/dev/null", ErrorCode::cache), "");
+}
+
+// Relative paths name another folder in each working directory.
+TEST(Files, ARelativeHomeIsNone) {
+  const testing_support::EnvironmentVariable data("XDG_DATA_HOME", "data");
+  const testing_support::EnvironmentVariable home("HOME", "home");
+  EXPECT_EQ(folder_of_environment("XDG_DATA_HOME", ".local/share"), "");
+  EXPECT_TRUE(default_database_path().is_absolute());
+  const testing_support::EnvironmentVariable whole("HOME", "/home/of");
+  EXPECT_EQ(default_database_path(), "/home/of/.local/share/heed/heed.db");
+}
+
 TEST(Files, WhatTheKernelTellsMayVanish) {
   EXPECT_NE(read_kernel_file("/proc/self/stat"), "");
   EXPECT_EQ(read_kernel_file("/proc/self/nothing"), "");

@@ -224,7 +224,8 @@ TEST_F(CliBook, TheChampionsOfAFileAreTaken) {
   EXPECT_EQ(held["base"]["variant"], "fwd_of_an_old_name.3f") << "evidence is kept as it was stored";
   EXPECT_EQ(held["measured_source_digest"], "554ee107431632d4");
   EXPECT_THAT(heed_command("book verify " + book()).out, HasSubstr("measured with sources 554ee107431632d4"));
-  EXPECT_EQ(heed_command(add("--champions " + folder_.file("t.json") + " --arch " + arch + "x")).code, 0);
+  expect_refusal(add("--champions " + folder_.file("t.json") + " --arch " + arch + "x"), 2,
+                 fmt::format("holds no champion of {}x; it has those of another-cpu, {}", arch, arch));
 
   // To another book and back.
   const std::string other = folder_.file("other.heed");

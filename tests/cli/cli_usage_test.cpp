@@ -41,6 +41,8 @@ TEST_F(Cli, RulesOfDefaultsArePrintedAndWrongOnesNamed) {
 TEST_F(Cli, HelpAndVersion) {
   EXPECT_THAT(heed_command("--help").out, ::testing::HasSubstr("Examples:"));
   EXPECT_EQ(heed_command("--help").code, 0);
+  EXPECT_EQ(heed_command("help").out, heed_command("--help").out);
+  EXPECT_EQ(heed_command("help book add").out, heed_command("book add --help").out);
   EXPECT_THAT(heed_command("--version").out, ::testing::StartsWith("heed "));
   for (const char* command : {"evolve", "verify", "bench", "show", "runs", "replay", "families", "emit", "build",
                               "doctor", "selftest", "profile", "ladder", "report", "evidence", "run", "rules"}) {
@@ -105,7 +107,14 @@ TEST_F(Cli, WrongUsageExitsWithTwo) {
                  "knob block_m cannot be \"63\"");
   expect_refusal("families fwd_none", 2, "unknown family");
   expect_refusal("show", 2, "run");
-  expect_refusal("replay x", 2, "x");
+  expect_refusal("replay x", 2, "\"x\" is no trial");
+  expect_refusal("replay t17 " + db(), 2, "there is no trial 17");
+  expect_refusal("report t1", 2, "run cannot be \"t1\": a number is wanted");
+  expect_refusal("book", 2, "a subcommand of book is wanted: add, list, export, import, verify, remove");
+  for (const char* number : {"nan", "-1", "0", "1x", ""})
+    expect_refusal(fmt::format("verify --shape b1h1l8d16 --launch-limit \"{}\"", number), 2,
+                   fmt::format("--launch-limit: \"{}\" is no number above 0", number));
+  expect_refusal("evolve --shape b1h1l8d16 --budget -1", 2, "\"-1\" is no number from 0 on");
   expect_refusal("emit fwd_sm80 --shape b1h8l512d64 --arch sm_42", 2, "unknown GPU architecture");
   EXPECT_FALSE(std::filesystem::exists(folder_.file("b.db")));
 }

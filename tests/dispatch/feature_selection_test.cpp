@@ -116,6 +116,7 @@ TEST_F(FeaturePrograms, AProgramWithoutAFeatureRunsNoneWithIt) {
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::unsupported);
     EXPECT_THAT(error.what(), ::testing::HasSubstr("holds no program for fp16_d64_sinks"));
+    EXPECT_THAT(error.what(), ::testing::HasSubstr("; heed programs build makes a file that does."));
   }
 }
 

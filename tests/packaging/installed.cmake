@@ -32,6 +32,19 @@ if(NOT output MATCHES "${library_folder}/heed.programs")
   message(FATAL_ERROR "heed.programs beside the library was not taken:\n${output}")
 endif()
 
+# ---- the code of docs/library.md against the installed header
+file(READ ${SOURCE}/docs/library.md document)
+string(REGEX MATCH "    heed_problem problem;.*\n    heed_plan_destroy[(]plan[)];" five "${document}")
+string(REGEX MATCH "    static void pool.*options.parallel_for = pool;" pool "${document}")
+string(REPLACE "    options.parallel_for" "static void use(heed_options options) { options.parallel_for" pool "${pool}")
+file(WRITE ${FOLDER}/document.c
+     "#include <heed/heed.h>\n#include <stdio.h>\n${pool} (void)options; }\n"
+     "void five_calls(void* workspace, void* stream, heed_tensors tensors) {\n  use((heed_options){0});\n${five}\n}\n")
+if(five STREQUAL "" OR pool STREQUAL "")
+  message(FATAL_ERROR "docs/library.md has no five calls, or no pool of the caller's")
+endif()
+run(cc -std=c11 -Wall -Wextra -Werror -Wno-unknown-pragmas -fsyntax-only -I${FOLDER}/prefix/include ${FOLDER}/document.c)
+
 find_program(pkg_config pkg-config)
 if(pkg_config)
   set(ENV{PKG_CONFIG_PATH} ${library_folder}/pkgconfig)

@@ -1,6 +1,10 @@
 """Heed under torch.compile, torch.export, opcheck and FLOP counters."""
 
 import itertools
+import os
+import subprocess
+import sys
+import tempfile
 import unittest
 
 import torch
@@ -139,6 +143,27 @@ class Compiled(unittest.TestCase):
         self.assertIn("heed.forward", str(program.graph))
         shorter = q[:, :, :7], k[:, :, :7], v[:, :, :7]
         torch.testing.assert_close(program.module()(*shorter), Model()(*shorter))
+
+    def test_a_saved_program_is_loaded_by_another_process(self):
+        class Model(torch.nn.Module):
+            def forward(self, q, k, v):
+                return heed.scaled_dot_product_attention(q, k, v, is_causal=True) + heed.attention(q, k, v, causal=True)
+
+        q, k, v = setting("cpu")
+        length = torch.export.Dim("length", min=2, max=64)
+        program = torch.export.export(Model(), (q, k, v), dynamic_shapes={name: {2: length} for name in ("q", "k", "v")})
+        shorter = q[:, :, :7], k[:, :, :7], v[:, :, :7]
+        with tempfile.TemporaryDirectory() as folder:
+            torch.export.save(program, os.path.join(folder, "model.pt2"))
+            torch.save((shorter, Model()(*shorter)), os.path.join(folder, "calls.pt"))
+            code = (
+                "import torch, heed.operators\n"
+                "inputs, wanted = torch.load('calls.pt')\n"
+                "torch.testing.assert_close(torch.export.load('model.pt2').module()(*inputs), wanted)\n"
+                "assert heed.report().served == 2, heed.report()\n"
+            )
+            done = subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, check=False, timeout=300)
+        self.assertEqual(done.returncode, 0, done.stderr)
 
     def test_export_of_a_mask(self):
         class Model(torch.nn.Module):

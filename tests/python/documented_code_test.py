@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import json
 import os
 import re
 import tempfile
@@ -30,6 +31,7 @@ class Documents(unittest.TestCase):
             os.chdir(folder)
             try:
                 exec(compile(code_of(path), str(path), "exec"), {})
+                self.recorded = json.loads(Path("calls.json").read_text())["rows"] if os.path.exists("calls.json") else []
             finally:
                 os.chdir(before)
         return printed.getvalue()
@@ -42,6 +44,7 @@ class Documents(unittest.TestCase):
         self.assertIn("runs      fwd_", printed)
         self.assertIn(":bias=bool/lk", printed)
         self.assertRegex(printed, r"b1h8l512d64:fp32:dropout=0\.1 ")
+        self.assertEqual([row["workload"] for row in self.recorded], ["b1h8l128d64:fp32"])
 
     def test_long_contexts(self):
         self.assertIn("the link is hidden from", self.run_document(ROOT / "docs" / "long-contexts.md"))

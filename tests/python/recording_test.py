@@ -77,6 +77,29 @@ class Recordings(unittest.TestCase):
         wanted = [shape + text for text in (":softcap=5:sinks", ":bias=bool/bk:alibi", ":causal_bottom_right:key_lengths", ":key_lengths:page=16")]
         self.assertEqual(list(self.rows(recording)), [(text, "") for text in (*wanted, "b2h4hkv2l22k44d64:fp16:blhd:ragged")])
 
+    def test_the_fast_path_of_modules(self):
+        tokens, hidden = torch.randn(2, 16, 64), torch.rand(2, 16) > 0.7
+        hidden[:, 0] = False
+        layer = torch.nn.TransformerEncoderLayer(64, 2, batch_first=True).eval()
+        heads = torch.nn.MultiheadAttention(64, 2, batch_first=True).eval()
+        calls = {
+            ("b2h2l16d32:fp32", ""): lambda: (layer(tokens), heads(tokens, tokens, tokens, need_weights=False)[0]),
+            ("b2h2l16d32:fp32:bias=bool/bk", ""): lambda: (heads(tokens, tokens, tokens, key_padding_mask=hidden, need_weights=False)[0],) * 2,
+        }
+        with torch.inference_mode():
+            wanted = [call() for call in calls.values()]
+            for by in ("torch", "heed"):
+                with heed.record(by=by) as recording:
+                    got = [call() for call in calls.values()]
+                self.assertEqual(self.rows(recording), dict(zip(calls, (2, 1))))
+                torch.testing.assert_close(got, wanted, atol=1e-5, rtol=1e-5)
+            with heed.record() as recording:
+                heads(tokens, tokens, tokens)  # weights are PyTorch's
+            with heed.record() as afterwards:
+                pass
+            layer(tokens)
+        self.assertEqual((self.rows(recording), self.rows(afterwards)), ({}, {}))
+
     def test_gradients_and_threads(self):
         q = self.q.clone().requires_grad_()
         with heed.record() as recording:
@@ -136,6 +159,19 @@ class Program(unittest.TestCase):
                 found = module.facts(["b1h8l512d64:fp32", "b1h8l256d64:fp32"])
         self.assertEqual([sentence for sentence in found["missing"] if "nothing is served" in sentence],
                          [f"nothing is served: {path} holds no programs; make it anew with heed programs build or heed book add, or take another copy of it"])
+
+    def test_an_empty_name_is_no_book(self):
+        import os
+        from heed import __main__ as module
+
+        with tempfile.TemporaryDirectory() as folder:
+            (Path(folder) / "heed").mkdir()
+            (Path(folder) / "heed" / "book.heed").write_text("")
+            with unittest.mock.patch.dict(os.environ, {"HEED_BOOK": "", "XDG_DATA_HOME": folder}):
+                self.assertEqual(module.facts([])["book"], "")
+            with unittest.mock.patch.dict(os.environ, {"XDG_DATA_HOME": folder}):
+                os.environ.pop("HEED_BOOK", None)
+                self.assertTrue(module.facts([])["book"].startswith(folder))
 
     def test_a_wrong_workload(self):
         done = self.run_module("--shape", "b1h8")

@@ -28,5 +28,25 @@ TEST(Store, LeavesOtherLayoutsAlone) {
   EXPECT_EQ(layout_of(folder.file("other.db")), 0);
 }
 
+TEST(Store, LeavesDatabasesOfOtherProgramsAlone) {
+  const TemporaryFolder folder;
+  const std::string path = folder.file("a.db");
+  Database(path, Access::read_write).execute("CREATE TABLE runs (song TEXT); PRAGMA user_version = 3");
+  const std::string before = read_file(path, ErrorCode::internal);
+  for (const Access access : {Access::read_write, Access::read_only})
+    expect_error(ErrorCode::store, "is of another program", [&] { Store store(path, access); });
+  EXPECT_EQ(read_file(path, ErrorCode::internal), before);
+}
+
+TEST(Store, AnEmptyFileIsNotWrittenToByReading) {
+  const TemporaryFolder folder;
+  const std::string path = folder.file("a.db");
+  write_file_atomically(path, "", ErrorCode::internal);
+  expect_error(ErrorCode::store, "holds no runs", [&] { Store store(path, Access::read_only); });
+  EXPECT_EQ(read_file(path, ErrorCode::internal), "");
+  { Store store(path); }
+  EXPECT_TRUE(Store(path, Access::read_only).runs().empty());
+}
+
 }  // namespace
 }  // namespace heed::store
