@@ -69,7 +69,7 @@ class SharedModelsCli : public Cli {
     return {result.exit_code, result.output};
   }
   [[nodiscard]] std::string evolve(int trials, const std::string& models) const {
-    return "evolve --shape b1h1l48d16:fp32 --device cpu --devices 0,1 --population 3 --no-peers --measure-limit 0.2 "
+    return "evolve --shape b1h1l48d16:fp32 --device cpu --devices 0,1 --population 3 --no-peers --measure-limit 0.05 "
            "--trials " +
            std::to_string(trials) + " " + models + " " + db() + " " + cache();
   }
@@ -150,7 +150,7 @@ constexpr const char* kPeople = R"py(
 import glob, json, os, signal, sqlite3, subprocess, sys, time
 box, command = sys.argv[1], sys.argv[2:]
 database, cache = command[command.index("--db") + 1], command[command.index("--cache") + 1]
-resume = [command[0], "evolve", "--resume", "1", "--device", "cpu", "--devices", "0,1", "--db", database, "--cache", cache, "--measure-limit", "0.2"]
+resume = [command[0], "evolve", "--resume", "1", "--device", "cpu", "--devices", "0,1", "--db", database, "--cache", cache, "--measure-limit", "0.05"]
 def prompts():
     return sorted(glob.glob(box + "/*.prompt.md"))
 def awaited():
