@@ -60,6 +60,8 @@ nlohmann::json bench_row(const trial::TrialRunner& trial_runner, const Variant& 
 
 int bench(const BenchOptions& o) {
   const DeviceFacts device = o.machine.choose();
+  const nlohmann::json comparisons =
+      o.evidence.empty() ? nlohmann::json() : comparisons_in(o.evidence, record::to_json(device), sources());
   const auto builder = o.machine.builder();
   const std::optional<QkvTensors> tensors = o.workload.tensors();
   const Workload workload = o.workload.workload(tensors);
@@ -161,7 +163,7 @@ int bench(const BenchOptions& o) {
                               {"source_digest", compile::source_digest()},
                               {"referee", kReferee},
                               {"rows", rows}};
-  if (!o.evidence.empty()) add_comparison(o.evidence, record::to_json(device), sources(), all);
+  if (!o.evidence.empty()) write_comparison(o.evidence, comparisons, all);
   if (o.machine.json) {
     print(json_text(all, 1) + "\n");
   } else {

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "base/files.hpp"
+#include "cli/command.hpp"
 #include "heed/heed.hpp"
 #include "json/text.hpp"
 #include "report/table.hpp"
@@ -29,34 +30,37 @@ std::string table_of(const nlohmann::json& rows) {
 
 }  // namespace
 
-void add_comparison(const std::filesystem::path& file, const nlohmann::json& device, const report::Sources& sources,
-                    const nlohmann::json& comparison) {
+nlohmann::json comparisons_in(const std::filesystem::path& file, const nlohmann::json& device,
+                              const report::Sources& sources) {
+  check_evidence_can_be_written(file);
   nlohmann::json all = report::evidence_header(kWhat, device, sources);
-  nlohmann::json rows = nlohmann::json::array();
-  if (std::filesystem::exists(file)) {
-    const nlohmann::json before =
-        nlohmann::json::parse(read_file(file, ErrorCode::usage), nullptr, /*allow_exceptions=*/false);
-    const bool is_same = before.is_object() && before.value("what", nlohmann::json()) == kWhat &&
-                         before.value("device", nlohmann::json()) == all["device"] &&
-                         before.value("source_digest", nlohmann::json()) == all["source_digest"] &&
-                         before.value("rows", nlohmann::json()).is_array();
-    if (!is_same)
-      throw Error(ErrorCode::usage,
-                  fmt::format("{} holds no comparisons of {} by sources {}, which these rows would stand beside; give "
-                              "--evidence another name",
-                              file.string(), all["device"].get<std::string>(), all["source_digest"].get<std::string>()),
-                  file.string());
-    rows = before["rows"];
-  }
+  all["rows"] = nlohmann::json::array();
+  if (!std::filesystem::is_regular_file(file)) return all;
+  const nlohmann::json before =
+      nlohmann::json::parse(read_file(file, ErrorCode::usage), nullptr, /*allow_exceptions=*/false);
+  const bool is_same = before.is_object() && before.value("what", nlohmann::json()) == kWhat &&
+                       before.value("device", nlohmann::json()) == all["device"] &&
+                       before.value("source_digest", nlohmann::json()) == all["source_digest"] &&
+                       before.value("rows", nlohmann::json()).is_array();
+  if (!is_same)
+    throw Error(ErrorCode::usage,
+                fmt::format("{} holds no comparisons of {} by sources {}, which these rows would stand beside; give "
+                            "--evidence another name",
+                            file.string(), all["device"].get<std::string>(), all["source_digest"].get<std::string>()),
+                file.string());
+  all["rows"] = before["rows"];
+  return all;
+}
+
+void write_comparison(const std::filesystem::path& file, nlohmann::json comparisons, const nlohmann::json& comparison) {
   for (nlohmann::json row : comparison["rows"]) {
     row.erase("samples");
     if (!row.contains("ratio")) row["ratio"] = nullptr;
     for (const char* of_all : {"workload", "base", "base_us", "self_ratio"}) row[of_all] = comparison[of_all];
-    rows.push_back(std::move(row));
+    comparisons["rows"].push_back(std::move(row));
   }
-  all["rows"] = rows;
-  all["table"] = table_of(rows);
-  write_file_atomically(file, json_text(all, 1) + "\n", ErrorCode::store);
+  comparisons["table"] = table_of(comparisons["rows"]);
+  write_file_atomically(file, json_text(comparisons, 1) + "\n", ErrorCode::store);
 }
 
 }  // namespace heed::cli

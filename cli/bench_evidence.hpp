@@ -8,13 +8,16 @@
 
 namespace heed::cli {
 
-/// Adds the rows of a comparison to a file of comparisons, or begins one. A file is of one device and of one state of
-/// the sources.
+/// The evidence that a comparison is added to: that of the file, or without one a new one. A file is of one device and
+/// of one state of the sources. To be called before anything is measured.
 /// @param device facts as stored with a run
-/// @param comparison what `heed bench --json` prints
 /// @throws Error(usage) where the file holds something else, or comparisons of another device or other sources;
 /// Error(store) where it cannot be written
-void add_comparison(const std::filesystem::path& file, const nlohmann::json& device, const report::Sources& sources,
-                    const nlohmann::json& comparison);
+nlohmann::json comparisons_in(const std::filesystem::path& file, const nlohmann::json& device,
+                              const report::Sources& sources);
+
+/// Adds the rows of a comparison and writes the file.
+/// @param comparison what `heed bench --json` prints
+void write_comparison(const std::filesystem::path& file, nlohmann::json comparisons, const nlohmann::json& comparison);
 
 }  // namespace heed::cli

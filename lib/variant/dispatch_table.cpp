@@ -33,15 +33,15 @@ bool is_decode(const Workload& w, const DeviceFacts& device) {
 }
 
 // Two blocks for each 64 rows, which fwd_sm90_split makes of short launches, would not all run at once. On an H200, us,
-// fwd_sm90_split / this / fwd_sm80: b4h8l256d64 with lengths 4.36 / 3.79 / 5.81; b4h16l1024d64 with dropout
-// - / 124.7 / 150.3.
+// fwd_sm90_split / fwd_sm90_persistent / fwd_sm80: b4h8l256d64 with lengths 4.36 / 3.79 / 5.81; b4h16l1024d64 with
+// dropout - / 124.7 / 150.3.
 bool has_many_rows(const Workload& w, const DeviceFacts& device) {
   if (!w.has_features() && prefers_split_kernel(w, num_sms_of(device))) return false;
   return 2 * q_tiles_of_launch(1, w) > num_sms_of(device);
 }
 
-// wgmma has nearly twice the rate of mma.sync. b1h8l512d64 with a softcap 4.95 / 7.10 / 5.87, with sinks 3.71 / 4.61 /
-// 5.11 (as above).
+// wgmma has nearly twice the rate of mma.sync. Of the same three, us: b1h8l512d64 with a softcap 4.95 / 7.10 / 5.87,
+// with sinks 3.71 / 4.61 / 5.11.
 bool has_few_rows(const Workload& w, const DeviceFacts& device) {
   return !has_many_rows(w, device);
 }

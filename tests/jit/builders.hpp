@@ -1,6 +1,8 @@
 /// Builders of tests.
 #pragma once
 
+#include <gtest/gtest.h>
+
 #include <cstdlib>
 #include <functional>
 
@@ -36,6 +38,19 @@ class ShareOfBuilds {
   bool is_all_ = std::getenv("HEED_ALL_BUILDS") != nullptr;
   std::size_t seen_ = std::hash<std::string>{}(compile::source_digest());
 };
+
+/// It built, keeps the contract and spills no register.
+/// @param limit registers that a thread may have; 0: any
+inline void expect_no_spills(const BuildOutcome& outcome, int limit = 0) {
+  ASSERT_TRUE(outcome.artifact) << outcome.log;
+  const Resources& r = outcome.artifact->resources;
+  EXPECT_EQ(outcome.artifact->violation, "");
+  EXPECT_EQ(r.spill_store_bytes, 0);
+  EXPECT_EQ(r.spill_load_bytes, 0);
+  if (limit > 0) {
+    EXPECT_LE(r.registers, limit);
+  }
+}
 
 inline bool has_nvrtc() {
   try {

@@ -129,11 +129,7 @@ TEST_P(GpuBuilds, DecodeDefaultsWithFeaturesHaveNoSpills) {
     }
   for (auto& [name, build] : builds) {
     SCOPED_TRACE(name);
-    const BuildOutcome outcome = build.get();
-    ASSERT_TRUE(outcome.artifact) << outcome.log;
-    EXPECT_EQ(outcome.artifact->violation, "");
-    EXPECT_EQ(outcome.artifact->resources.spill_store_bytes, 0);
-    EXPECT_EQ(outcome.artifact->resources.spill_load_bytes, 0);
+    expect_no_spills(build.get());
   }
 }
 

@@ -29,14 +29,7 @@ TEST(GpuBuilds, Sm80DefaultsOf8BitsHaveNoSpills) {
   }
   for (auto& [name, limit, build] : builds) {
     SCOPED_TRACE(name);
-    const BuildOutcome outcome = build.get();
-    ASSERT_TRUE(outcome.artifact) << outcome.log;
-    const Resources& r = outcome.artifact->resources;
-    EXPECT_EQ(outcome.artifact->violation, "");
-    EXPECT_EQ(r.spill_store_bytes, 0);
-    EXPECT_EQ(r.spill_load_bytes, 0);
-    EXPECT_GT(r.registers, 30);
-    EXPECT_LE(r.registers, limit);
+    expect_no_spills(build.get(), limit);
   }
 }
 
@@ -61,11 +54,7 @@ TEST(GpuBuilds, Sm90Fp8DefaultsWithFeaturesHaveNoSpills) {
   }
   for (auto& [name, build] : builds) {
     SCOPED_TRACE(name);
-    const BuildOutcome outcome = build.get();
-    ASSERT_TRUE(outcome.artifact) << outcome.log;
-    EXPECT_EQ(outcome.artifact->violation, "");
-    EXPECT_EQ(outcome.artifact->resources.spill_store_bytes, 0);
-    EXPECT_EQ(outcome.artifact->resources.spill_load_bytes, 0);
+    expect_no_spills(build.get());
   }
 }
 

@@ -34,13 +34,7 @@ TEST(GpuBuilds, Sm90SplitDefaultsWithFeaturesHaveNoSpills) {
   }
   for (auto& [name, limit, build] : builds) {
     SCOPED_TRACE(name);
-    const BuildOutcome outcome = build.get();
-    ASSERT_TRUE(outcome.artifact) << outcome.log;
-    const Resources& r = outcome.artifact->resources;
-    EXPECT_EQ(outcome.artifact->violation, "");
-    EXPECT_EQ(r.spill_store_bytes, 0);
-    EXPECT_EQ(r.spill_load_bytes, 0);
-    EXPECT_LE(r.registers, limit);
+    expect_no_spills(build.get(), limit);
   }
 }
 
