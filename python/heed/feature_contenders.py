@@ -8,9 +8,8 @@ import math
 
 import torch
 
-from heed import c_api, features, flashinfer_contender, launch
+from heed import c_api, features, flashinfer_contender, flex_contender, launch
 from heed.contenders import Refused
-from heed.feature_calls import BLOCK
 from heed.reference import DTYPES
 
 MOST_MASK_BYTES = 2**32  # of a dense mask that is made for a contender
@@ -163,74 +162,6 @@ def dense_mask(t):
     return mask
 
 
-class Flex:
-    """torch.nn.attention.flex_attention compiled, its mask as functions and lists of blocks; a sink by the log-sum-exp it returns.
-
-    https://docs.pytorch.org/docs/stable/nn.attention.flex_attention.html
-    """
-
-    name = "triton_flex"
-
-    def prepare(self, t):
-        from torch.nn.attention import flex_attention as flex
-
-        w = t.call
-        if w.page:
-            raise Refused("keys in pages are not given to it by the arena")
-        torch._dynamo.reset()
-        entry = torch.repeat_interleave(torch.arange(w.batch), t.lengths_q).to(t.device) if w.ragged else None
-        len_q = int(t.lengths_q.sum()) if w.ragged else w.len_q
-        len_k = len_q if w.ragged else w.len_k
-        offset = w.len_k - w.len_q if w.mask.endswith("bottom_right") else 0
-        lengths, listed, bias, slopes = t.key_lengths, t.listed, t.bias, t.slopes
-
-        def mask_mod(b, h, i, j):
-            seen = i >= 0
-            if w.mask.startswith("causal"):
-                seen = (j <= i + offset) if not w.prefix else (j <= i + offset) | (j < w.prefix)
-            if w.left >= 0:
-                seen = seen & (j >= i + offset - w.left)
-            if lengths is not None:
-                seen = seen & (j < lengths[b])
-            if entry is not None:
-                seen = seen & (entry[i] == entry[j])
-            if listed is not None:
-                seen = seen & listed[0, h if listed.shape[1] > 1 else 0, i // BLOCK, j // BLOCK]
-            if bias is not None and bias.dtype == torch.bool:
-                seen = seen & bias[b if bias.shape[0] > 1 else 0, h if bias.shape[1] > 1 else 0, i if bias.shape[2] > 1 else 0, j]
-            return seen
-
-        def score_mod(score, b, h, i, j):
-            if w.softcap:
-                score = w.softcap * torch.tanh(score / w.softcap)
-            if bias is not None and bias.dtype != torch.bool:
-                score = score + bias[b if bias.shape[0] > 1 else 0, h if bias.shape[1] > 1 else 0, i, j]
-            if slopes is not None:
-                score = score - slopes[h] * (i + w.len_k - w.len_q - j).abs()
-            return score
-
-        scores = score_mod if w.softcap or slopes is not None or (bias is not None and bias.dtype != torch.bool) else None
-        masked = w.masked or lengths is not None or entry is not None or listed is not None or (bias is not None and bias.dtype == torch.bool)
-        block_mask = None
-        if masked:
-            by_batch = w.batch if lengths is not None or (bias is not None and bias.shape[0] > 1) else None
-            by_head = w.heads if (listed is not None and listed.shape[1] > 1) or (bias is not None and bias.dtype == torch.bool and bias.shape[1] > 1) else None
-            block_mask = flex.create_block_mask(mask_mod, by_batch, by_head, len_q, len_k, device=t.device, _compile=True)
-        compiled = torch.compile(flex.flex_attention, dynamic=False)
-        sinks = t.sinks
-
-        def call(q, k, v):
-            if w.ragged:
-                q, k, v = (x.transpose(0, 1)[None] for x in (q, k, v))
-            o = compiled(q, k, v, score_mod=scores, block_mask=block_mask, scale=w.scale, enable_gqa=w.heads != w.heads_kv, return_lse=sinks is not None)
-            if sinks is not None:
-                o, lse = o
-                o = o * torch.sigmoid(lse - sinks[None, :, None])[..., None].to(o.dtype)
-            return o[0].transpose(0, 1) if w.ragged else o
-
-        return call
-
-
 class Varlen:
     """torch.nn.attention.varlen.varlen_attn: FlashAttention-2 of ragged batches, as PyTorch has it."""
 
@@ -260,5 +191,5 @@ class Varlen:
 
 def contenders(binaries):
     """Everything that takes part beside Heed."""
-    return [HeedDense(binaries), *map(SdpaMask, ("MATH", "EFFICIENT_ATTENTION", "CUDNN_ATTENTION", "FLASH_ATTENTION")), Flex(), Varlen(), flashinfer_contender.FlashInfer()]
+    return [HeedDense(binaries), *map(SdpaMask, ("MATH", "EFFICIENT_ATTENTION", "CUDNN_ATTENTION", "FLASH_ATTENTION")), flex_contender.Flex(), Varlen(), flashinfer_contender.FlashInfer()]
 

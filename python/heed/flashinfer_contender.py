@@ -89,12 +89,21 @@ def _pages(module, t):
 
 def _blocks(module, t):
     w = t.call
-    if w.batch != 1 or t.listed.shape[1] > 1:
-        raise Refused("its lists of blocks are those of one entry, for all heads")
+    by_head = t.listed.shape[1] > 1
+    if w.batch != 1:
+        raise Refused("its lists of blocks are those of one entry")
+    if by_head and w.heads != w.heads_kv:
+        raise Refused("its lists of blocks are those of a head of keys")
     if w.len_q % BLOCK or w.len_k % BLOCK:
         raise Refused(f"its lists are of whole blocks of {BLOCK} rows and keys")
     if w.masked:
         raise Refused("the arena gives it lists of blocks without a mask")
+    if by_head:
+        listed = t.listed[0]
+        rows, keys = (torch.full((w.heads, blocks), BLOCK, dtype=torch.int32, device=t.device) for blocks in listed.shape[1:])
+        wrapper = module.VariableBlockSparseAttentionWrapper(_workspace(t))
+        wrapper.plan(listed, rows, keys, w.heads, w.heads_kv, w.dim, **_common(w))
+        return lambda q, k, v: wrapper.run(q[0], k[0], v[0])[None]
     listed = t.listed[0, 0].cpu()
     wrapper = module.BlockSparseAttentionWrapper(_workspace(t))
     wrapper.plan(_begins(listed.sum(-1), t.device), listed.nonzero()[:, 1].to(torch.int32).to(t.device), w.len_q, w.len_k, BLOCK, BLOCK, w.heads, w.heads_kv, w.dim,

@@ -4,6 +4,7 @@ import os
 import tempfile
 import unittest
 import unittest.mock
+import warnings
 from dataclasses import replace
 
 from heed import arena, feature_suites
@@ -93,6 +94,22 @@ class Calls(unittest.TestCase):
                     error = reference.judge(run(q, k, v))
                 self.assertTrue(error["pass"], error)
 
+    def test_flex_attention_passes(self):
+        """Its functions and lists, without its compiler."""
+        from heed import flex_contender
+
+        kinds = KINDS | {"pages and changes of scores": replace(KINDS["pages"], softcap=20.0, alibi=True)}
+        with unittest.mock.patch.object(self.torch, "compile", lambda function, **options: function), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # it warns of running without its compiler
+            for kind, call in kinds.items():
+                with self.subTest(kind), self.torch.no_grad():
+                    t, (q, k, v) = self.tensors(call)
+                    error = self.calls.Reference(t, q, k, v, 1).judge(flex_contender.Flex().prepare(t)(q, k, v))
+                    self.assertTrue(error["pass"], error)
+            for page in (1, 48):
+                with self.subTest(page=page), self.assertRaisesRegex(self.contenders.Refused, "power of two"):
+                    flex_contender.Flex().prepare(self.tensors(replace(KINDS["pages"], page=page))[0])
+
     def test_what_ignores_a_feature_fails(self):
         for kind, call in KINDS.items():
             plain = call.dense()
@@ -179,6 +196,16 @@ class FakeFlashInfer:
             def run(self, q, k, v):
                 return self.attend(q, k, v, self.seen)
 
+        class BlocksByHead(Wrapper):
+            def plan(self, listed, rows, keys, heads, heads_kv, dim, **named):
+                assert listed.shape == (heads_kv, rows.shape[1], keys.shape[1]) and len(rows) == len(keys) == heads_kv
+                self.seen = [one.repeat_interleave(rows[h], 0).repeat_interleave(keys[h], 1) for h, one in enumerate(listed)]
+                self.named = named
+
+            def run(self, q, k, v):
+                return torch.stack([self.attend(q[h, :, None], k[h, :, None], v[h, :, None], seen)[:, 0] for h, seen in enumerate(self.seen)])
+
+        self.VariableBlockSparseAttentionWrapper = BlocksByHead
         self.BatchPrefillWithRaggedKVCacheWrapper, self.BatchDecodeWithPagedKVCacheWrapper = Ragged, Decode
         self.BatchPrefillWithPagedKVCacheWrapper, self.BlockSparseAttentionWrapper = Paged, Blocks
 
@@ -191,6 +218,7 @@ class FlashInfer(unittest.TestCase):
         "grouped heads": small(),
         "a token from pages": replace(small(key_lengths="uniform", page=64), len_q=1),
         "blocks": replace(small(blocks="window_global"), batch=1, len_q=1280, len_k=1280),
+        "blocks by head": replace(small(blocks="density0.5"), batch=1, heads_kv=4, len_q=640, len_k=1280),
     }
 
     def judge(self, call, module):
@@ -218,9 +246,11 @@ class FlashInfer(unittest.TestCase):
         from heed.contenders import Refused
 
         fake = FakeFlashInfer(torch)
-        for kind, words in (("sinks", "no sinks"), ("bias", "no bias"), ("alibi", "no alibi"), ("prefix", "no prefix"), ("lengths", "of pages"), ("blocks by head", "for all heads"), ("BigBird", "for all heads")):
+        for kind, words in (("sinks", "no sinks"), ("bias", "no bias"), ("alibi", "no alibi"), ("prefix", "no prefix"), ("lengths", "of pages"), ("blocks by head", "of one entry"), ("BigBird", "of one entry")):
             with self.subTest(kind), self.assertRaisesRegex(Refused, words):
                 self.judge(KINDS[kind], fake)
+        with self.assertRaisesRegex(Refused, "head of keys"):
+            self.judge(replace(KINDS["blocks by head"], batch=1), fake)
         with self.assertRaisesRegex(Refused, "whole blocks"):
             self.judge(replace(KINDS["Longformer"], batch=1), fake)
         with self.assertRaisesRegex(Refused, "bottom right"):

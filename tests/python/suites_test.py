@@ -93,6 +93,7 @@ class Imports(unittest.TestCase):
         "blocks": {"torch"},
         "block_patterns": {"torch"},
         "flashinfer_contender": {"torch", "heed.contenders", "heed.feature_calls", "heed.reference"},
+        "flex_contender": {"torch", "heed.contenders", "heed.feature_calls"},
         "reference": {"torch"},
         "contenders": {"torch", "heed.launch"},
         "contest": {"torch", "heed", "heed.conclusion", "heed.reference", "heed.suites"},
