@@ -47,14 +47,18 @@ __device__ __forceinline__ float bias_of(unsigned bits) {
 }
 
 template <BiasElement kElement>
-__device__ __forceinline__ float read_bias(const char* from) {
+__device__ __forceinline__ unsigned bits_of_bias(const char* from) {
   constexpr int kBytes = bytes_of(kElement);
   if constexpr (kBytes == 1)
-    return bias_of<kElement>(*reinterpret_cast<const unsigned char*>(from));
+    return *reinterpret_cast<const unsigned char*>(from);
   else if constexpr (kBytes == 2)
-    return bias_of<kElement>(*reinterpret_cast<const unsigned short*>(from));
+    return *reinterpret_cast<const unsigned short*>(from);
   else
-    return bias_of<kElement>(*reinterpret_cast<const unsigned*>(from));
+    return *reinterpret_cast<const unsigned*>(from);
+}
+template <BiasElement kElement>
+__device__ __forceinline__ float read_bias(const char* from) {
+  return bias_of<kElement>(bits_of_bias<kElement>(from));
 }
 
 /// What a score becomes, whatever a hidden one was.
@@ -63,11 +67,17 @@ __device__ __forceinline__ float biased(float score, float bias) {
 }
 
 /// The same of two neighbouring columns, whose biases are the low and the high half of `pair`: bytes, or 16 bits each.
-template <BiasElement kElement>
+/// @tparam kHides false: of bf16 sums alone, which of finite scores are minus infinity where they are hidden: the lowest
+/// number times log2(e) is none of fp32 (hide_biased_columns). A test of a pair and what it selects are 72 instructions
+/// a tile of 64 x 64 of a warp, of 569.
+template <BiasElement kElement, bool kHides>
 __device__ __forceinline__ void add_pair(float& first, float& second, unsigned pair) {
   if constexpr (kElement == BiasElement::boolean) {
     ptx::keep_where_any(first, pair & 0xffU, -kInfinity);
     ptx::keep_where_any(second, pair & 0xff00U, -kInfinity);
+  } else if constexpr (kElement == BiasElement::bf16 && !kHides) {
+    first = fmaf(ptx::unpack_low<Element::bf16>(pair), kLog2e, first);
+    second = fmaf(ptx::unpack_high<Element::bf16>(pair), kLog2e, second);
   } else if constexpr (kElement == BiasElement::bf16) {
     ptx::fma_where_above<Element::bf16>(first, second, pair, 0xff7fff7fU, kLog2e, -kInfinity);
   } else {
@@ -80,23 +90,6 @@ __device__ __forceinline__ void add_pair(float& first, float& second, unsigned p
 template <int kColumns>
 struct BiasWords {
   unsigned word[kColumns / 8];
-};
-
-/// Of a kernel that asks for a tile's biases before its products are multiplied: where a lane reads two rows' from, and
-/// what it has read.
-template <int kColumns>
-struct BiasesAhead {
-  static constexpr bool kAsked = true;
-  BiasWords<kColumns> words[2];
-  const char* row[2];  ///< of key 0
-  const char* line;    ///< the lane's share of the 16 rows that the warp asks the L2 for, of key 0
-  int prefetched;      ///< bytes from there on, at most; 0 or less: nothing
-  int width;           ///< bytes of a bias; 0: not read ahead
-  bool have_come;      ///< the words are those of the tile
-};
-/// Of a kernel that does not.
-struct NoBiasesAhead {
-  static constexpr bool kAsked = false;
 };
 
 /// Where in a row of a tile a lane begins to read.
@@ -123,7 +116,7 @@ __device__ __forceinline__ void read_bias_words(BiasWords<kColumns>& words, cons
 }
 
 /// Adds them to row h of the scores. Every lane of the warp takes part.
-template <BiasElement kElement, int kRegisters>
+template <BiasElement kElement, bool kHides = true, int kRegisters>
 __device__ __forceinline__ void add_bias_words(float (&s)[kRegisters], int h, const BiasWords<2 * kRegisters>& words) {
   const bool odd = threadIdx.x % 2 != 0;
 #pragma unroll
@@ -142,22 +135,55 @@ __device__ __forceinline__ void add_bias_words(float (&s)[kRegisters], int h, co
       even_tile = odd ? theirs : low;
       odd_tile = odd ? high : theirs;
     }
-    add_pair<kElement>(s[8 * g + 2 * h], s[8 * g + 2 * h + 1], even_tile);
-    add_pair<kElement>(s[8 * g + 4 + 2 * h], s[8 * g + 4 + 2 * h + 1], odd_tile);
+    add_pair<kElement, kHides>(s[8 * g + 2 * h], s[8 * g + 2 * h + 1], even_tile);
+    add_pair<kElement, kHides>(s[8 * g + 4 + 2 * h], s[8 * g + 4 + 2 * h + 1], odd_tile);
   }
 }
 
 /// Adds biases of 32 bits to row h of the scores: two columns at once, and all are read before the first is used.
 /// @param from the bias of the lane's first column, aligned to two elements
-template <int kRegisters>
+template <bool kHides = true, int kRegisters>
 __device__ __forceinline__ void add_bias_floats(float (&s)[kRegisters], int h, const char* from) {
   uint2 both[kRegisters / 4];
 #pragma unroll
   for (int t = 0; t < kRegisters / 4; ++t) both[t] = *reinterpret_cast<const uint2*>(from + 32 * t);
 #pragma unroll
   for (int t = 0; t < kRegisters / 4; ++t) {
-    ptx::fma_where_above(s[4 * t + 2 * h], __uint_as_float(both[t].x), kLowestFp32, kLog2e, -kInfinity);
-    ptx::fma_where_above(s[4 * t + 2 * h + 1], __uint_as_float(both[t].y), kLowestFp32, kLog2e, -kInfinity);
+    const float biases[2] = {__uint_as_float(both[t].x), __uint_as_float(both[t].y)};
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      float& x = s[4 * t + 2 * h + i];
+      if constexpr (kHides)
+        ptx::fma_where_above(x, biases[i], kLowestFp32, kLog2e, -kInfinity);
+      else
+        x = fmaf(biases[i], kLog2e, x);
+    }
+  }
+}
+
+/// Whether a bias of these bits hides a score: the most negative finite number of its type, or minus infinity, which is
+/// the next.
+template <BiasElement kElement>
+__device__ __forceinline__ bool hides(unsigned bits) {
+  static_assert(kElement == BiasElement::bf16 || kElement == BiasElement::fp32);
+  return bits - (kElement == BiasElement::bf16 ? 0xff7fU : 0xff7fffffU) <= 1;
+}
+
+/// Hides what biases hide of row h of scores that they have been added to already, of keys at any distance.
+/// @param row the bias of the row's first key
+/// @param step bytes from one key to the next
+/// @param first the key of the lane's first column
+/// @param last the last key there is
+template <BiasElement kElement, int kRegisters>
+__device__ __forceinline__ void hide_biased_columns(float (&s)[kRegisters], int h, const char* row, long long step,
+                                                    int first, int last) {
+#pragma unroll
+  for (int i = 0; i < kRegisters / 2; ++i) {
+    float& x = s[i / 2 * 4 + 2 * h + i % 2];
+    // Under a condition each: all at once they take as many registers.
+    if (x != -kInfinity &&
+        hides<kElement>(bits_of_bias<kElement>(row + min(first + i / 2 * 8 + i % 2, last) * step)))
+      x = -kInfinity;
   }
 }
 
@@ -166,30 +192,15 @@ __device__ __forceinline__ void add_bias_floats(float (&s)[kRegisters], int h, c
 /// @param step bytes from one key to the next
 /// @param first the key of the lane's first column
 /// @param last the last key there is
-/// @tparam kAtOnce whether all are read before the first is used. Columns past the last key take its bias then: under a
-/// condition each, loads wait for each other. That takes a register for each and for its address: at head dim 256 the
-/// default spilled 112 bytes.
-template <BiasElement kElement, bool kAtOnce, int kRegisters>
+template <BiasElement kElement, int kRegisters>
 __device__ __forceinline__ void add_bias_columns(float (&s)[kRegisters], int h, const char* row, long long step,
                                                  int first, int last) {
-  if constexpr (kAtOnce) {
-    float bias[kRegisters / 2];
+  const char* const from = row + first * step;
 #pragma unroll
-    for (int i = 0; i < kRegisters / 2; ++i)
-      bias[i] = read_bias<kElement>(row + min(first + i / 2 * 8 + i % 2, last) * step);
-#pragma unroll
-    for (int i = 0; i < kRegisters / 2; ++i) {
-      float& x = s[i / 2 * 4 + 2 * h + i % 2];
-      x = biased(x, bias[i]);
-    }
-  } else {
-    const char* const from = row + first * step;
-#pragma unroll
-    for (int i = 0; i < kRegisters / 2; ++i) {
-      const int column = i / 2 * 8 + i % 2;
-      float& x = s[i / 2 * 4 + 2 * h + i % 2];
-      if (first + column <= last) x = biased(x, read_bias<kElement>(from + column * step));
-    }
+  for (int i = 0; i < kRegisters / 2; ++i) {
+    const int column = i / 2 * 8 + i % 2;
+    float& x = s[i / 2 * 4 + 2 * h + i % 2];
+    if (first + column <= last) x = biased(x, read_bias<kElement>(from + column * step));
   }
 }
 

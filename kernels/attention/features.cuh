@@ -5,7 +5,7 @@
 /// Every feature that a problem has is one that a launch may lack: pointers are null then, and the softcap is 0.
 #pragma once
 
-#include "kernels/attention/biases.cuh"
+#include "kernels/attention/bias_tiles.cuh"
 #include "kernels/attention/constants.hpp"
 #include "kernels/attention/features.hpp"
 #include "kernels/attention/mask.hpp"
@@ -145,11 +145,13 @@ struct ScoreChanges<kProblem, true> {
   /// keys and of rows past the last they become anything; masks come afterwards.
   /// @param first the key of the lane's first column
   /// @param reads_bias false where the bias leaves all of these scores as they are
-  /// @param ahead BiasesAhead of this tile in a kernel that asks for biases ahead
+  /// @param tile of biases, BiasTile in a kernel that copies them
   /// @tparam kSmall softcaps of small scores have a way of their own, which takes registers
-  template <bool kSmall = true, int kRegisters, class Ahead = NoBiasesAhead>
+  /// @tparam kHides false: biases of whole tiles that are numbers are added alone, and hide_biased has to follow unless
+  /// every score turns out to be finite and no row maximum is taken of them
+  template <bool kSmall = true, bool kHides = true, int kRegisters, class Tile = NoBiasTile>
   __device__ __forceinline__ void change_scores(float (&s)[kRegisters], const ScoreFeatureParams& p, int row, int first,
-                                                bool reads_bias = true, const Ahead& ahead = {}) const {
+                                                bool reads_bias = true, const Tile& tile = {}) const {
     const float scale = p.scale * kLog2e;
     if (kFeatures.softcap && p.softcap != 0.0F) {
       const float rate = p.scale * ptx::rcp_approx_ftz(p.softcap);
@@ -174,16 +176,16 @@ struct ScoreChanges<kProblem, true> {
         // One loop for each type: asked in the loop, every load would wait for the one before.
         switch (static_cast<BiasElement>(p.bias_element)) {
           case BiasElement::boolean:
-            add_biases<BiasElement::boolean>(s, p, row, first, ahead);
+            add_biases<BiasElement::boolean, kHides>(s, p, row, first, tile);
             break;
           case BiasElement::fp16:
-            add_biases<BiasElement::fp16>(s, p, row, first, ahead);
+            add_biases<BiasElement::fp16, kHides>(s, p, row, first, tile);
             break;
           case BiasElement::bf16:
-            add_biases<BiasElement::bf16>(s, p, row, first, ahead);
+            add_biases<BiasElement::bf16, kHides>(s, p, row, first, tile);
             break;
           case BiasElement::fp32:
-            add_biases<BiasElement::fp32>(s, p, row, first, ahead);
+            add_biases<BiasElement::fp32, kHides>(s, p, row, first, tile);
             break;
         }
       }
@@ -204,60 +206,52 @@ struct ScoreChanges<kProblem, true> {
     change_scores(reinterpret_cast<float(&)[4 * kTiles]>(s), p, row, first, reads_bias);
   }
 
-  /// Where a warp will read biases of 16 rows, worked out once for all of their tiles.
-  /// @param next of a kernel that asks for biases ahead
-  /// @param row of the lane, `warp_row` the warp's first
-  template <int kColumns>
-  __device__ __forceinline__ void begin_rows(BiasesAhead<kColumns>& next, const ScoreFeatureParams& p, int row,
-                                             int warp_row, bool prefetches) const {
-    next.width = 0;
-    next.prefetched = 0;
-    if (bias == nullptr || p.bias_key != 1) return;
-    const int bytes = bytes_of(static_cast<BiasElement>(p.bias_element));
-    const int last = max(p.len_q - 1, 0);
-    const int quarter = static_cast<int>(threadIdx.x % 4);
+  /// Hides what biases hide of scores that change_scores<.., false> has changed, whatever they are: reads them again.
+  template <int kRegisters>
+  __device__ __forceinline__ void hide_biased(float (&s)[kRegisters], const ScoreFeatureParams& p, int row, int first,
+                                              bool reads_bias = true) const {
+    const auto element = static_cast<BiasElement>(p.bias_element);
+    if (bias == nullptr || (has_full_blocks(kFeatures) && !reads_bias)) return;
+    const int last = max(p.len_k - 1, 0);
 #pragma unroll
-    for (int h = 0; h < 2; ++h)
-      next.row[h] = bias + (min(row + 8 * h, last) * p.bias_row + 8 * (quarter % 2) + 4 * (quarter / 2)) * bytes;
-    // The same in all lanes of a warp.
-    const unsigned long long places = reinterpret_cast<unsigned long long>(bias) | p.bias_row * bytes;
-    if (bytes < 4 && places % (4 * bytes) == 0) next.width = bytes;
-    if (!prefetches || p.bias_row == 0) return;
-    const int lane = static_cast<int>(threadIdx.x % 32);
-    next.line = bias + min(warp_row + lane % 16, last) * p.bias_row * bytes + lane / 16 * 64;
-    next.prefetched = kColumns * bytes - lane / 16 * 64;
-  }
-
-  /// Asks for the biases of a tile that change_scores will take, so that they come while its products are on their way:
-  /// those of 8 and 16 bits of whole tiles.
-  /// @param tile the first key
-  template <int kColumns>
-  __device__ __forceinline__ static void ask_for_biases(BiasesAhead<kColumns>& next, const ScoreFeatureParams& p,
-                                                        int tile) {
-    next.have_come = next.width != 0 && tile % 4 == 0 && tile + kColumns <= p.len_k;
-    if (!next.have_come) return;
-    const char* const rows[2] = {next.row[0] + static_cast<long long>(tile) * next.width,
-                                 next.row[1] + static_cast<long long>(tile) * next.width};
-    if (next.width == 1) {
-      read_bias_words<1>(next.words[0], rows[0]);
-      read_bias_words<1>(next.words[1], rows[1]);
-    } else {
-      read_bias_words<2>(next.words[0], rows[0]);
-      read_bias_words<2>(next.words[1], rows[1]);
+    for (int h = 0; h < 2; ++h) {
+      if (element == BiasElement::fp32)
+        hide_biased_columns<BiasElement::fp32>(s, h, bias_of_row<4>(p, row + 8 * h), p.bias_key * 4, first, last);
+      else if (element == BiasElement::bf16)
+        hide_biased_columns<BiasElement::bf16>(s, h, bias_of_row<2>(p, row + 8 * h), p.bias_key * 2, first, last);
     }
   }
 
-  /// Asks the L2 for the biases of a tile that the warp will ask for later: each is read once, from DRAM.
-  /// @param tile the first key; not past the last whole tile, and of none below 0
+  /// Where a warp will copy biases of 16 rows from, worked out once for all of their tiles.
+  /// @param tile of a kernel that copies them; `shared` is where it lies
+  /// @param warp_row the warp's first row
   template <int kColumns>
-  __device__ __forceinline__ static void prefetch_biases(const BiasesAhead<kColumns>& next, const ScoreFeatureParams& p,
-                                                         int tile) {
-    if (tile < 0) return;
-    const char* const from =
-        next.line + static_cast<long long>(tile) * bytes_of(static_cast<BiasElement>(p.bias_element));
-#pragma unroll
-    for (int at = 0; at < 4 * kColumns; at += 128)
-      if (at < next.prefetched) ptx::prefetch_l2(from + at);
+  __device__ __forceinline__ void begin_rows(BiasTile<kColumns>& tile, const ScoreFeatureParams& p, int warp_row,
+                                             unsigned shared) const {
+    tile.shared = shared;
+    tile.row = warp_row;
+    const int bytes = bytes_of(static_cast<BiasElement>(p.bias_element));
+    const long long row_step = p.bias_row * bytes;
+    // The same in all lanes of a warp.
+    tile.aligned = p.bias_key == 1 && (reinterpret_cast<unsigned long long>(bias) | row_step) % 16 == 0;
+    const int in_row = bytes == 1 ? BiasCopy<1, kColumns>::kInRow : BiasCopy<2, kColumns>::kInRow;
+    const int lane = static_cast<int>(threadIdx.x % 32);
+    tile.from = bias + (warp_row + lane / in_row) * row_step + lane % in_row * 16;
+  }
+
+  /// Asks for the biases of a tile that change_scores will take, so that they come while its products are on their way.
+  /// The whole warp, once it has changed the scores of the tile before.
+  /// @param key the tile's first
+  template <int kColumns>
+  __device__ __forceinline__ void ask_for_biases(const BiasTile<kColumns>& tile, const ScoreFeatureParams& p,
+                                                 int key) const {
+    const auto element = static_cast<BiasElement>(p.bias_element);
+    if (bias == nullptr || element == BiasElement::fp32) return;
+    __syncwarp();
+    if (element == BiasElement::boolean)
+      ask_for_bias_tile<1>(tile, key, bias, p);
+    else
+      ask_for_bias_tile<2>(tile, key, bias, p);
   }
 
  private:
@@ -287,36 +281,32 @@ struct ScoreChanges<kProblem, true> {
     }
   }
 
-  template <BiasElement kElement, int kRegisters, class Ahead>
+  template <BiasElement kElement, bool kHides, int kRegisters, class Tile>
   __device__ __forceinline__ void add_biases(float (&s)[kRegisters], const ScoreFeatureParams& p, int row, int first,
-                                             const Ahead& ahead) const {
+                                             const Tile& tile) const {
     constexpr int kBytes = bytes_of(kElement);
-    constexpr bool kAsked = Ahead::kAsked && kBytes < 4;
-    bool whole;
-    if constexpr (kAsked)
-      whole = ahead.have_come;
-    else
-      whole = reads_bias_words<kBytes, 2 * kRegisters>(p, first);
-    if (!whole) {
+    if constexpr (Tile::kInShared && kBytes < 4) {
+      ptx::cp_async_wait_all();
+      __syncwarp();
+      add_bias_tile<kElement, kHides>(s, tile.shared);
+      return;
+    }
+    if (!reads_bias_words<kBytes, 2 * kRegisters>(p, first)) {
 #pragma unroll
       for (int h = 0; h < 2; ++h)
-        add_bias_columns<kElement, Ahead::kAsked>(s, h, bias_of_row<kBytes>(p, row + 8 * h), p.bias_key * kBytes, first,
-                                                  max(p.len_k - 1, 0));
+        add_bias_columns<kElement>(s, h, bias_of_row<kBytes>(p, row + 8 * h), p.bias_key * kBytes, first,
+                                   max(p.len_k - 1, 0));
       return;
     }
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      if constexpr (kAsked) {
-        add_bias_words<kElement>(s, h, ahead.words[h]);
+      const char* const from = bias_of_row<kBytes>(p, row + 8 * h) + first_of_words<kBytes>(first);
+      if constexpr (kBytes == 4) {
+        add_bias_floats<kHides>(s, h, from);
       } else {
-        const char* const from = bias_of_row<kBytes>(p, row + 8 * h) + first_of_words<kBytes>(first);
-        if constexpr (kBytes == 4) {
-          add_bias_floats(s, h, from);
-        } else {
-          BiasWords<2 * kRegisters> words;
-          read_bias_words<kBytes>(words, from);
-          add_bias_words<kElement>(s, h, words);
-        }
+        BiasWords<2 * kRegisters> words;
+        read_bias_words<kBytes>(words, from);
+        add_bias_words<kElement, kHides>(s, h, words);
       }
     }
   }

@@ -39,6 +39,22 @@ __device__ __forceinline__ unsigned ld_shared(unsigned address) {
   return x;
 }
 
+/// The lowest kBytes of x, 1 or 2.
+template <int kBytes>
+__device__ __forceinline__ void st_shared_bytes(unsigned address, unsigned x) {
+  if constexpr (kBytes == 1)
+    asm volatile("{ .reg .b8 low; cvt.u8.u32 low, %1; st.shared.u8 [%0], low; }" ::"r"(address), "r"(x) : "memory");
+  else
+    asm volatile("st.shared.u16 [%0], %1;" ::"r"(address), "h"(static_cast<unsigned short>(x)) : "memory");
+}
+
+/// Two bytes; the upper half of the result is 0.
+__device__ __forceinline__ unsigned ld_shared_u16(unsigned address) {
+  unsigned short x;
+  asm volatile("ld.shared.u16 %0, [%1];" : "=h"(x) : "r"(address) : "memory");
+  return x;
+}
+
 __device__ __forceinline__ void ld_shared_v4(unsigned (&x)[4], unsigned address) {
   asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
                : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])

@@ -204,7 +204,7 @@ class Sm90PersistentFamily final : public Family {
         return "exact maxima rescale the output, which no product in flight allows; write softmax_overlap=none";
       case sm90_persistent::Illegal::shared_memory:
         return fmt::format("it needs {} bytes of shared memory a block; {} allows {}",
-                           sm90_persistent::shared_plan(c, dim).total, device.name, device.shared_bytes_per_block);
+                           sm90_persistent::shared_plan(c, problem).total, device.name, device.shared_bytes_per_block);
       case sm90_persistent::Illegal::occupancy:
         return fmt::format("{} blocks do not fit a multiprocessor's shared memory or threads", c.min_blocks);
       case sm90_persistent::Illegal::registers:
@@ -274,7 +274,7 @@ class Sm90PersistentFamily final : public Family {
                                                        num_sms_of(device) * c.min_blocks));
     plan.threads = static_cast<std::uint32_t>(sm90_persistent::threads(c));
     plan.cluster = static_cast<std::uint32_t>(c.cluster);
-    plan.shared_bytes = sm90_persistent::shared_plan(c, static_cast<int>(workload.dim)).total;
+    plan.shared_bytes = sm90_persistent::shared_plan(c, problem_of(workload)).total;
     plan.semaphores = c.scheduler == sm90_persistent::Scheduler::dynamic_persistent ? 1 : 0;
     if (sm90_persistent::streams(c)) {
       const std::int64_t ctas = static_cast<std::int64_t>(plan.grid[0]) * c.virtual_ctas;

@@ -150,7 +150,7 @@ HEED_HOST_DEVICE constexpr Illegal is_legal(const Config& c, const Problem& prob
   if (threads(c) > 1024) return Illegal::threads;
   if (c.block_n % kMmaK != 0 || c.block_n < 32 || c.block_n > 128) return Illegal::block_n;
   if (c.softmax_overlap != SoftmaxOverlap::none && c.row_max == RowMax::online) return Illegal::softmax_overlap;
-  const int total = shared_plan(c, problem.head_dim).total;
+  const int total = shared_plan(c, problem).total;
   if (total > shared_bytes) return Illegal::shared_memory;
   // The runtime keeps 1 KiB of each block's shared memory to itself.
   if (static_cast<long long>(c.min_blocks) * (total + 1024) > shared_bytes_per_processor) return Illegal::occupancy;

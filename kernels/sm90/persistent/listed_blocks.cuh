@@ -27,7 +27,8 @@ __device__ __forceinline__ void run_listed_tiles_overlapped(Mainloop<kConfig, kP
     if (is_masked(key)) clear_hidden_values(gemms, scores, key);
   };
   if (n == first) {
-    loop.first_tile_softmax(p[0], s[0], n, is_masked(key), {});
+    loop.scores.change(s[0], loop.gemms, n);
+    loop.first_tile_softmax(p[0], s[0], n, is_masked(key));
     loop.release_queries();
     gemms.skip_iteration();
     clear_values_of_last();
@@ -112,7 +113,7 @@ __device__ __forceinline__ void run_listed_tiles(Mainloop<kConfig, kProblem>& lo
     }
     gemms.scores_and_values(s, queries, p);
     scores.change(s, gemms, n - 1);
-    loop.whole_tile_softmax(p, s, n - 1);
+    loop.template whole_tile_softmax<true>(p, s, n - 1);
   }
   loop.release_queries();
   if (is_masked(key)) clear_hidden_values(gemms, scores, key);

@@ -36,7 +36,7 @@ struct Mainloop {
   using Smem = typename Gemms::Smem;
   using AccS = typename Gemms::AccS;
   using FragP = typename Gemms::FragP;
-  using NextBiases = typename Scores::NextBiases;
+  using BiasTile = typename Scores::BiasTile;
 
   // ---- compile-time facts
   static constexpr int kKeys = Gemms::kKeys;
@@ -45,6 +45,8 @@ struct Mainloop {
   static constexpr bool kVotesAtOnce = kConfig.overflow_check == OverflowCheck::inlined;
   static constexpr bool kTogether = Gemms::kTogether;
   static constexpr KnownKvTiles kKnown = known_kv_tiles(kConfig, kProblem);
+  // What biases hide of tiles that all rows see is looked for where a probability is not finite alone (add_pair).
+  static constexpr bool kHidesAtOnce = !Scores::kCopiesBiases || kConfig.row_max == RowMax::online;
 
   // ---- state, in an order that machine code follows (docs/ledger.md)
   Gemms gemms;
@@ -75,9 +77,17 @@ struct Mainloop {
     else
       scores.mask(s, gemms, n * kKeys);
   }
+  /// Changes the scores of tile n with the biases that have been asked for, and asks for those of tile `next`, where
+  /// that is one: they have the time of a softmax and of the products to come.
+  /// @tparam kHides as Scores::change has it
+  template <bool kHides = true>
+  __device__ __forceinline__ void change_and_ask(AccS& s, int n, const BiasTile& biases, int next, int first) const {
+    scores.template change<kHides>(s, gemms, n, biases);
+    if constexpr (Scores::kCopiesBiases)
+      if (next >= first) scores.ask_for_biases(biases, gemms, next);
+  }
   /// Of the first tile's products, some of whose keys may be hidden.
-  __device__ __forceinline__ void first_tile_softmax(FragP& p, AccS& s, int n, bool masked, const NextBiases& biases) {
-    scores.change(s, gemms, n, biases);
+  __device__ __forceinline__ void first_tile_softmax(FragP& p, AccS& s, int n, bool masked) {
     if (masked) mask_tile(s, n);
     if (kConfig.row_max != RowMax::stale_16 || !softmax.stale_16(p, s, scores.scale_log2))
       softmax.online(p, s, scores.scale_log2, gemms.acc_o);
@@ -90,9 +100,13 @@ struct Mainloop {
     scores.drop(p, gemms, n);
   }
   /// Of later ones that all rows see.
-  __device__ __forceinline__ void whole_tile_softmax(FragP& p, const AccS& s, int n) {
-    if (kConfig.row_max == RowMax::online || !softmax.stale(p, s, scores.scale_log2))
+  /// @tparam kHidden the scores are those of change_and_ask<true>
+  template <bool kHidden = kHidesAtOnce>
+  __device__ __forceinline__ void whole_tile_softmax(FragP& p, AccS& s, int n) {
+    if (kConfig.row_max == RowMax::online || !softmax.stale(p, s, scores.scale_log2)) {
+      if constexpr (!kHidden) scores.hide_biased(s, gemms, n);
       softmax.online(p, s, scores.scale_log2, gemms.acc_o);
+    }
     scores.drop(p, gemms, n);
   }
 
@@ -171,21 +185,21 @@ struct Mainloop {
     if constexpr (kConfig.softmax_overlap != SoftmaxOverlap::qk_pv) {
       AccS s;
       FragP p;
-      NextBiases biases;
+      BiasTile biases;
       scores.ask_for_first_biases(biases, gemms, n);
       gemms.scores(s, queries);
       gemms.try_wait_next(gemms.kv_stage);
       const int hidden = kBegins ? scores.hidden_from_some(gemms) : 0;
-      first_tile_softmax(p, s, n, is_first_masked(n, seen_by_all) || (kBegins && n * kKeys < hidden), biases);
+      const auto step = [&](int at) { return kTogether && at > both_see ? 2 : 1; };
+      change_and_ask(s, n, biases, n - step(n), first);
+      first_tile_softmax(p, s, n, is_first_masked(n, seen_by_all) || (kBegins && n * kKeys < hidden));
       clear_values_past_keys(gemms, scores, n);
-      const auto step = [&] { return kTogether && n > both_see ? 2 : 1; };
-      int by = step();
+      int by = step(n);
       if constexpr (kKnown.some_later_masked)
 #pragma unroll 1
-        for (; n - by >= first && (n - by + 1) * kKeys > seen_by_all; n -= by, by = step()) {
-          scores.ask_for_biases(biases, gemms, n - by);
+        for (; n - by >= first && (n - by + 1) * kKeys > seen_by_all; n -= by, by = step(n)) {
           gemms.scores_and_values(s, queries, p, by == 2);
-          scores.change(s, gemms, n - by, biases);
+          change_and_ask(s, n - by, biases, n - by - step(n - by), first);
           masked_tile_softmax(p, s, n - by, (n - by) * kKeys);
         }
       if constexpr (kTogether) {
@@ -195,9 +209,8 @@ struct Mainloop {
             exponentials_beside_values(s, queries, p, n - 2, true);
             continue;
           }
-          scores.ask_for_biases(biases, gemms, n - 2);
           gemms.scores_and_values(s, queries, p, true);
-          scores.change(s, gemms, n - 2, biases);
+          change_and_ask<kHidesAtOnce>(s, n - 2, biases, n - 2 - step(n - 2), first);
           whole_tile_softmax(p, s, n - 2);
         }
         if (n > both_see) first = n;
@@ -206,9 +219,8 @@ struct Mainloop {
       for (; n > first; --n) {
         if constexpr (kBegins)
           if ((n - 1) * kKeys < hidden) {
-            scores.ask_for_biases(biases, gemms, n - 1);
             gemms.scores_and_values(s, queries, p);
-            scores.change(s, gemms, n - 1, biases);
+            change_and_ask(s, n - 1, biases, n - 2, first);
             masked_tile_softmax(p, s, n - 1, (n - 1) * kKeys);
             continue;
           }
@@ -216,9 +228,8 @@ struct Mainloop {
           exponentials_beside_values(s, queries, p, n - 1);
           continue;
         }
-        scores.ask_for_biases(biases, gemms, n - 1);
         gemms.scores_and_values(s, queries, p);
-        scores.change(s, gemms, n - 1, biases);
+        change_and_ask<kHidesAtOnce>(s, n - 1, biases, n - 2, first);
         whole_tile_softmax(p, s, n - 1);
       }
       if (!kTogether || !takes_partners_tiles) release_queries();
@@ -246,7 +257,8 @@ struct Mainloop {
     const int hidden = kBegins ? scores.hidden_from_some(gemms) : 0;
     const bool masked = is_first_masked(n, seen_by_all) || (kBegins && n * kKeys < hidden);
     if (kKnown.some_are_one && (!kKnown.some_are_more || n == first)) {
-      first_tile_softmax(p[0], s[0], n, masked, NextBiases{});
+      scores.change(s[0], gemms, n);
+      first_tile_softmax(p[0], s[0], n, masked);
       release_queries();
       gemms.skip_iteration();  // between a tile's scores and its values
       clear_values_past_keys(gemms, scores, n);

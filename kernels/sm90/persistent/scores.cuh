@@ -11,14 +11,14 @@
 
 namespace heed::sm90_persistent {
 
-/// Biases of the tile whose products are next. Where a config asks for none an empty type.
-template <bool kAsks, int kKeys>
-struct NextBiasesOf {
+/// A warp's tiles of biases. Where a config copies none an empty type.
+template <bool kCopies, int kKeys>
+struct BiasTileOf {
   struct Type {};
 };
 template <int kKeys>
-struct NextBiasesOf<true, kKeys> {
-  using Type = attention::BiasesAhead<kKeys>;
+struct BiasTileOf<true, kKeys> {
+  using Type = attention::BiasTile<kKeys>;
 };
 
 /// Which rows, of which batch entry and head, a consumer warpgroup has, and what becomes of their scores.
@@ -40,12 +40,8 @@ struct Scores {
   // around them the program with all features at head dim 128 spills 124 bytes, wherever the branch stands.
   static constexpr bool kSkipsBias =
       has_full_blocks(kProblem.features) && padded_dim(kProblem.head_dim) <= tile::kBoxColumns;
-  // Biases of the next tile are asked for before its products are multiplied: their loads take as long as those. Where
-  // exponentials run beside products, scores are changed there as well, and registers are short.
-  static constexpr bool kAsksForBiases = kProblem.features.bias && kConfig.softmax_overlap == SoftmaxOverlap::none &&
-                                         kKeys / 4 + registers_needed(kConfig, kProblem) <= registers_allowed(kConfig);
-  using NextBiases = typename NextBiasesOf<kAsksForBiases, kKeys>::Type;
-  static constexpr int kPrefetchedTiles = 3;
+  static constexpr bool kCopiesBiases = copies_biases(kConfig, kProblem);
+  using BiasTile = typename BiasTileOf<kCopiesBiases, kKeys>::Type;
 
   // ---- state
   [[no_unique_address]] attention::ListedBlocks<kProblem> changes;
@@ -130,22 +126,17 @@ struct Scores {
   }
 
   // ---- changes
-  /// To be called before the products of KV tile n.
-  __device__ __forceinline__ void ask_for_biases(NextBiases& next, const Gemms& gemms, int n) const {
-    if constexpr (kAsksForBiases) {
-      Changes::ask_for_biases(next, params, first_key_of_entry(gemms, n));
-      prefetch_biases(next, gemms, n - kPrefetchedTiles);
-    }
+  /// To be called when the scores of the tile before have been changed, and before the products of KV tile n.
+  __device__ __forceinline__ void ask_for_biases(const BiasTile& tile, const Gemms& gemms, int n) const {
+    if constexpr (kCopiesBiases) changes.ask_for_biases(tile, params, first_key_of_entry(gemms, n));
   }
   /// Of the first tile, the last of the keys.
-  __device__ __forceinline__ void ask_for_first_biases(NextBiases& next, const Gemms& gemms, int n) const {
-    if constexpr (kAsksForBiases) {
-      bool prefetches = true;
-      if constexpr (kProblem.features.blocks) prefetches = changes.blocks.numbers == nullptr;
-      changes.begin_rows(next, params, row(gemms, 0), warpgroup_row + gemms.thread.warp * 16, prefetches);
-#pragma unroll
-      for (int i = 1; i < kPrefetchedTiles; ++i) prefetch_biases(next, gemms, n - i);
-      ask_for_biases(next, gemms, n);
+  __device__ __forceinline__ void ask_for_first_biases(BiasTile& tile, const Gemms& gemms, int n) const {
+    if constexpr (kCopiesBiases) {
+      const auto& at = gemms.thread;
+      changes.begin_rows(tile, params, warpgroup_row + at.warp * 16,
+                         gemms.smem.biases((at.kv_group * kConfig.m_warpgroups + at.m_warpgroup) * 4 + at.warp));
+      ask_for_biases(tile, gemms, n);
     }
   }
 
@@ -155,11 +146,19 @@ struct Scores {
     if constexpr (kChanges) changes.change_scores(s, params, row(gemms, 0), key_of_lane(gemms, n), reads_bias(n));
   }
   /// The same with biases that have been asked for.
-  __device__ __forceinline__ void change(AccS& s, const Gemms& gemms, int n, const NextBiases& next) const {
-    if constexpr (kAsksForBiases)
-      changes.change_scores(s, params, row(gemms, 0), key_of_lane(gemms, n), reads_bias(n), next);
+  /// @tparam kHides false: hide_biased has to follow where probabilities do not turn out to be finite
+  template <bool kHides>
+  __device__ __forceinline__ void change(AccS& s, const Gemms& gemms, int n, const BiasTile& tile) const {
+    if constexpr (kCopiesBiases)
+      changes.template change_scores<true, kHides>(s, params, row(gemms, 0), key_of_lane(gemms, n), reads_bias(n),
+                                                   tile);
     else
       change(s, gemms, n);
+  }
+  /// What biases hide of the scores of KV tile n, which change<false> has changed.
+  __device__ __forceinline__ void hide_biased(AccS& s, const Gemms& gemms, int n) const {
+    if constexpr (kCopiesBiases)
+      changes.hide_biased(s, params, row(gemms, 0), key_of_lane(gemms, n), reads_bias(n));
   }
 
   /// The probabilities of KV tile n, when they are summed, without those that are dropped.
@@ -185,9 +184,6 @@ struct Scores {
   __device__ __forceinline__ bool reads_bias(int n) const {
     if constexpr (kSkipsBias) return !changes.blocks.is_full(index_in_list(changes.blocks, n * kKeys));
     return true;
-  }
-  __device__ __forceinline__ void prefetch_biases(const NextBiases& next, const Gemms& gemms, int n) const {
-    Changes::prefetch_biases(next, params, n < 0 ? -1 : (kBegins ? origin(gemms) : 0) + n * kKeys);
   }
 
   /// Sets scores of keys in front of those that a row sees to -inf.

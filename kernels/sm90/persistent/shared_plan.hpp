@@ -2,6 +2,7 @@
 /// NVRTC.
 #pragma once
 
+#include "kernels/attention/bias_tiles.hpp"
 #include "kernels/sm90/persistent/kv_tiles.hpp"
 #include "kernels/tile/matrix_descriptor.hpp"
 
@@ -10,8 +11,8 @@ namespace heed::sm90_persistent {
 /// Dynamic shared memory, in bytes from its start (aligned to 1024).
 ///
 ///   | Q of query stage 0: consumer warpgroup 0, 1, .. | 1 | .. | KV group 0: K of stage 0, 1, .. V of stage 0, 1, .. |
-///   KV group 1: .. | what KV groups send each other | what consumer warpgroups of a pair do | rows | lines | barriers
-///   | row tiles |
+///   KV group 1: .. | what KV groups send each other | what consumer warpgroups of a pair do | rows | lines | biases |
+///   barriers | row tiles |
 ///
 /// Of several virtual CTAs first all but barriers and Q tiles, virtual CTA by virtual CTA, then those.
 struct SharedPlan {
@@ -34,6 +35,7 @@ struct SharedPlan {
               ///< the queries
   int lines;  ///< (consumer threads, 16 bytes), with EpilogueStore::smem_b128_preaddressed: where a thread's lines go,
               ///< and how far it is from one to the next
+  int biases;  ///< (consumer warps, bias_tile_bytes), where biases are copied (copies_biases)
   int barriers;
   int q_tiles;            ///< (q_stages, q_tile_bytes): the QTile whose queries a stage holds; index -1: there is none
                           ///< left. With Scheduler::stream_k its piece behind it, and behind all StreamWords
@@ -109,7 +111,15 @@ HEED_HOST_DEVICE constexpr int q_tile_bytes(const Config& c) {
 }
 inline constexpr int kStreamWordBytes = 48;  ///< StreamWords
 
-HEED_HOST_DEVICE constexpr SharedPlan shared_plan(const Config& c, int head_dim) {
+/// Whether warps copy the biases of a tile to shared memory while its products are multiplied. Where exponentials run
+/// beside products, scores are changed there as well, and registers are short.
+HEED_HOST_DEVICE constexpr bool copies_biases(const Config& c, const Problem& problem) {
+  return problem.features.bias && c.softmax_overlap == SoftmaxOverlap::none && c.virtual_ctas == 1 &&
+         attention::has_bias_tiles(c.block_n);
+}
+
+/// @param bias_bytes of a consumer warp's tile of biases
+HEED_HOST_DEVICE constexpr SharedPlan shared_plan(const Config& c, int head_dim, int bias_bytes = 0) {
   const int dim = padded_dim(head_dim);
   const int boxes = dim / tile::kBoxColumns;
   SharedPlan p{};
@@ -132,13 +142,18 @@ HEED_HOST_DEVICE constexpr SharedPlan shared_plan(const Config& c, int head_dim)
       (stores_from_smem(c) && num_splits(c) == 1) || (c.epilogue == EpilogueStore::tma && !o_overwrites_q(c));
   p.lines = help_end + (has_rows ? p.q_stage_bytes : 0);
   const int lines_end = p.lines + (c.epilogue == EpilogueStore::smem_b128_preaddressed ? 16 * consumer_threads(c) : 0);
-  p.virtual_cta_bytes = (lines_end + 1023) / 1024 * 1024;
-  p.barriers = (c.virtual_ctas - 1) * p.virtual_cta_bytes + lines_end;
+  p.biases = lines_end;
+  const int biases_end = p.biases + consumer_threads(c) / 32 * bias_bytes;
+  p.virtual_cta_bytes = (biases_end + 1023) / 1024 * 1024;
+  p.barriers = (c.virtual_ctas - 1) * p.virtual_cta_bytes + biases_end;
   p.q_tiles = (p.barriers + 8 * barrier_plan(c).count + 15) / 16 * 16;
   const int end = p.q_tiles + q_tile_bytes(c) * c.q_stages + (streams(c) ? kStreamWordBytes : 0);
   p.virtual_cta_barriers = end - p.barriers / 16 * 16;
   p.total = end + (c.virtual_ctas - 1) * p.virtual_cta_barriers;
   return p;
+}
+HEED_HOST_DEVICE constexpr SharedPlan shared_plan(const Config& c, const Problem& problem) {
+  return shared_plan(c, problem.head_dim, copies_biases(c, problem) ? attention::bias_tile_bytes(c.block_n) : 0);
 }
 
 }  // namespace heed::sm90_persistent

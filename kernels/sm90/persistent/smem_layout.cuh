@@ -24,7 +24,7 @@ struct VirtualCta<1> {
 /// Where things lie in a block's shared memory; with several virtual CTAs in one virtual CTA's.
 template <const Config& kConfig, const Problem& kProblem>
 struct SmemLayout {
-  static constexpr SharedPlan kPlan = shared_plan(kConfig, kProblem.head_dim);
+  static constexpr SharedPlan kPlan = shared_plan(kConfig, kProblem);
   static constexpr BarrierPlan kBarriers = barrier_plan(kConfig);
 
   [[no_unique_address]] VirtualCta<kConfig.virtual_ctas> virtual_cta;
@@ -70,6 +70,10 @@ struct SmemLayout {
   __device__ __forceinline__ unsigned partner_partials(int pair, int group, int thread) const {
     return shared + kPlan.partner_partials + (pair * kConfig.kv_groups + group) * kPlan.partner_partial_bytes +
            thread * 16;
+  }
+  /// @param warp of the consumers
+  __device__ __forceinline__ unsigned biases(int warp) const {
+    return shared + kPlan.biases + warp * attention::bias_tile_bytes(kConfig.block_n);
   }
   __device__ __forceinline__ unsigned q_tile(int stage) const {
     return behind(kPlan.q_tiles) + q_tile_bytes(kConfig) * stage;

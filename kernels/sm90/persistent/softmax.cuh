@@ -99,6 +99,14 @@ struct Softmax {
     }
   }
 
+  /// What probabilities below the row maxima so far take from scores. A row of which biases have hidden every key has
+  /// none: what it sees first becomes infinite, and what is hidden 0, not NaN, for which its warp would compute each
+  /// tile twice.
+  __device__ __forceinline__ float below_stale(int half) const {
+    constexpr float kNone = 0x1p100F;
+    return kProblem.features.bias ? fminf(-row_max[half], kNone) : -row_max[half];
+  }
+
   /// The row_max of a row by the maximum of a tile's first kUsed keys.
   template <int kUsed>
   __device__ __forceinline__ float row_max_of(const AccS& s, float scale_log2, int half) const {
@@ -146,7 +154,7 @@ struct Softmax {
   /// Probabilities below the row maxima so far; false where they may have left the range of 16 bits, or where a row
   /// has no row maximum yet (its probabilities are infinite then): nothing has been added up in that case.
   __device__ __forceinline__ bool stale(FragP& p, const AccS& s, float scale_log2, bool refused = false) {
-    const float negative[2] = {-row_max[0], -row_max[1]};
+    const float negative[2] = {below_stale(0), below_stale(1)};
     float total[2];
     exponentials(p, total, s, scale_log2, negative);
     if (__any_sync(0xffffffffU, !fits(total) || refused)) return false;
@@ -158,7 +166,7 @@ struct Softmax {
   /// The same without a branch: whether they may have left the range. ptxas moves no wait for products over a branch,
   /// but products would wait for one at the end of these.
   __device__ __forceinline__ bool stale_branchless(FragP& p, const AccS& s, float scale_log2, bool refused = false) {
-    const float negative[2] = {-row_max[0], -row_max[1]};
+    const float negative[2] = {below_stale(0), below_stale(1)};
     float total[2];
     exponentials(p, total, s, scale_log2, negative);
     const bool overflowed = __any_sync(0xffffffffU, !fits(total) || refused);

@@ -43,6 +43,15 @@ inline unsigned ld_shared(unsigned address) {
   std::memcpy(&x, emulator::pointer_to(address, 4), 4);
   return x;
 }
+template <int kBytes>
+void st_shared_bytes(unsigned address, unsigned x) {
+  std::memcpy(emulator::pointer_to(address, kBytes), &x, kBytes);
+}
+inline unsigned ld_shared_u16(unsigned address) {
+  unsigned x = 0;
+  std::memcpy(&x, emulator::pointer_to(address, 2), 2);
+  return x;
+}
 inline void ld_shared_v4(unsigned (&x)[4], unsigned address) {
   std::memcpy(x, emulator::pointer_to(address, 16), 16);
 }
