@@ -47,7 +47,7 @@ const KnobTable<sm90_persistent::Config>& table() {
         .acts_on({latency, tail, dram});
     t.add("scheduler", &C::scheduler,
           "tile scheduler: one Q tile a CTA, a static stride over Q tiles, Q tiles drawn from an atomic counter, or "
-          "lists of blocks divided evenly over CTAs where one is long (Stream-K)")
+          "lists of blocks divided evenly over CTAs where one is long (Stream-K), else drawn")
         .acts_on({tail, latency, launch});
     t.add("grid", &C::grid,
           "CTAs of the static persistent scheduler: as many as fit, or the fewest that need no more waves")

@@ -137,8 +137,9 @@ class Rule {
   // as many as registers and shared memory leave room for. Each reads its keys from the L2 for itself, whose rate is
   // the limit there: 400 TFLOP/s at head dim 128 are 6 TB/s. b1h8l16384d128 at a density of 0.25, us: 64 rows 651, 128
   // rows 619, exponentials beside values 577, beside both products 539. With lists as long as all keys, those of global
-  // rows (window4+global1): a CTA for each Q tile 425, Stream-K 256, and beside both products 213. Where lists are even
-  // Stream-K takes 1% more. At head dim 64 Stream-K is not measured.
+  // rows (window4+global1): a CTA for each Q tile 425, Stream-K 256, and beside both products 213. Where no list is
+  // long Stream-K draws whole Q tiles: at the stride of the grid / drawn from the counter, on an H200, 545 / 512 at a
+  // density of 0.25, 247 / 227 at 0.1, and at head dim 64 351 / 337 at 0.25.
   void use_lists_of_blocks() {
     c_.m_warpgroups = static_cast<int>(std::min(w_.blocks->rows, w_.len_q + kWarpgroupRows - 1) / kWarpgroupRows);
     c_.block_n = kLeastBlock;

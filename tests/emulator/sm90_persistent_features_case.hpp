@@ -49,13 +49,22 @@ TensorMaps maps_of(const FeatureParams& p) {
   return maps;
 }
 
+/// Persistent CTAs that run at once, virtual ones counted, and what they count in between launches.
+template <Config kConfig>
+struct Places {
+  static constexpr int kCtas = streams(kConfig) ? 5 : 2;
+  static constexpr int kAll = kCtas * kConfig.virtual_ctas;
+  static constexpr int kWarps = virtual_cta_threads(kConfig) / 32;
+  static std::vector<unsigned> counters() { return std::vector<unsigned>(std::size_t{kAll} * kWarps, 0); }
+};
+
+/// @param counters of the launches before
 template <Config kConfig, Problem kProblem>
-void launch_case(FeatureCase& problem, const FeatureShape& shape, std::uint64_t seed) {
+void launch_case(FeatureCase& problem, const FeatureShape& shape, std::uint64_t seed, std::vector<unsigned>& counters) {
   static_assert(is_legal(kConfig, kProblem, 227 << 10, 228 << 10) == Illegal::no);
-  constexpr int kCtas = streams(kConfig) ? 5 : 2;  // persistent CTAs that run at once
-  constexpr int kWarps = virtual_cta_threads(kConfig) / 32;
-  constexpr int kPlaces = kCtas * kConfig.virtual_ctas;
-  std::vector<unsigned> counters(static_cast<std::size_t>(kPlaces) * kWarps, 0);
+  constexpr int kCtas = Places<kConfig>::kCtas;
+  constexpr int kWarps = Places<kConfig>::kWarps;
+  constexpr int kPlaces = Places<kConfig>::kAll;
   problem.params().semaphores = counters.data();
   std::vector<float> workspace;
   if constexpr (streams(kConfig)) {
@@ -74,6 +83,11 @@ void launch_case(FeatureCase& problem, const FeatureShape& shape, std::uint64_t 
   emulator::run(
       launch, [&](char* shared) { forward<kConstant<kConfig>, kConstant<kProblem>>(problem.params(), maps, shared); });
   EXPECT_THAT(counters, ::testing::Each(0U)) << "the next launch counts from zero";
+}
+template <Config kConfig, Problem kProblem>
+void launch_case(FeatureCase& problem, const FeatureShape& shape, std::uint64_t seed) {
+  std::vector<unsigned> counters = Places<kConfig>::counters();
+  launch_case<kConfig, kProblem>(problem, shape, seed, counters);
 }
 
 template <Config kConfig, Problem kProblem>

@@ -39,8 +39,8 @@ enum class Scheduler {
   static_persistent,   ///< every gridDim.x-th: no more CTAs than fit the device at once (Grid)
   dynamic_persistent,  ///< the next that no CTA has taken, drawn from a counter in global memory shortly before the
                        ///< loads of the last one end
-  stream_k,            ///< static_persistent, but where a list of blocks of keys is longer than half of what a CTA has
-                       ///< to do, an equal part of all lists each (stream_k.hpp)
+  stream_k,            ///< dynamic_persistent, but where a list of blocks of keys is longer than half of what a CTA
+                       ///< has to do, an equal part of all lists each (stream_k.hpp)
 };
 
 /// CTAs of Scheduler::static_persistent.

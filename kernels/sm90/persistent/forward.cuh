@@ -7,7 +7,7 @@
 ///
 /// Where Q tiles are few and long, two blocks of a cluster may share the keys of each (Config::cluster), and a
 /// multiprocessor a block of a long Q tile and one of a short one (TileOrder::lpt_then_spt). Lists of blocks of keys
-/// may be divided evenly over all CTAs (Scheduler::stream_k).
+/// may be divided evenly over all CTAs where one is long (Scheduler::stream_k).
 ///
 /// The online softmax is FlashAttention-2's (Dao, arXiv 2307.08691), registers that move from producer to consumers are
 /// FlashAttention-3's (Shah et al., arXiv 2407.08608).
@@ -40,6 +40,7 @@ __device__ __forceinline__ void run_block(const Params<kProblem>& params, const 
     // In a register: ptxas would work the address out again for every copy, from a special register each time.
     const auto own = Smem::of_virtual_cta(static_cast<unsigned>(ptx::warp_uniform(shared)), warp - kConsumerWarps);
     if constexpr (streams(kConfig)) {
+      if (ptx::elect_one()) sm90::prefetch_first_maps(maps);
       if constexpr (kConfig.pdl_trigger != PdlTrigger::none) ptx::griddepcontrol_wait();  // lists may be its work
       find_part<kConfig, kProblem>(params, own);
     }

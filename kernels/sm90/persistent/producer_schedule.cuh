@@ -10,6 +10,8 @@ template <const Config& kConfig, const Problem& kProblem>
 struct ProducerSchedule {
   static constexpr bool kOneTile = kConfig.scheduler == Scheduler::single_tile;
   static constexpr bool kStreamK = streams(kConfig);
+  /// Whether Q tiles are drawn from a counter; of Scheduler::stream_k where it divides none.
+  static constexpr bool kDraws = kConfig.scheduler == Scheduler::dynamic_persistent || kStreamK;
   // Turns of a Q tile that are still to be asked for when the next Q tile is drawn: an atomic in the L2 takes less
   // than one. With 1, 2, 3 and 4 times are equal to 1%.
   static constexpr int kDrawnAhead = 2;
@@ -53,11 +55,12 @@ struct ProducerSchedule {
     return (tile.batch * params.heads + tile.head) * q_tiles() + q_tiles() - 1 - tile.index;
   }
   /// The blocks together draw as many tickets as there are Q tiles, the last of each included: back at zero then.
+  /// Of Scheduler::stream_k pieces are counted in the same semaphores, in launches that draw none.
   __device__ __forceinline__ int following(int index, int total) const {
+    if constexpr (kStreamK)
+      if (is_divided(smem)) return index + 1;
     // Relaxed: it orders nothing, and to wait for its end would hold up the loads behind it.
-    if constexpr (kConfig.scheduler == Scheduler::dynamic_persistent)
-      return virtual_ctas() + ptx::atom_inc_relaxed_gpu(params.semaphores, total - 1);
-    if constexpr (kStreamK) return index + step_of_part(smem);
+    if constexpr (kDraws) return virtual_ctas() + ptx::atom_inc_relaxed_gpu(params.semaphores, total - 1);
     return index + virtual_ctas();
   }
 
@@ -67,7 +70,7 @@ struct ProducerSchedule {
   /// three to six waves b1h48l2048d128 107 / 96.5, b5h16l1024d128 59.9 / 51.3, b3h32l2048d64 120 / 105.5, b3h8l2048d256
   /// 121 / 103; sixteen b4h8l4096d256 464 / 444, b8h16l2048d128 255.6 / 251.7, b32h16l512d128 103.5 / 104.2.
   __device__ __forceinline__ static int iteration_of_draw(const Range& tiles) {
-    if constexpr (kConfig.scheduler != Scheduler::dynamic_persistent) return 0;
+    if constexpr (!kDraws) return 0;
     return max(0, iterations_of(kConfig, tiles.end - tiles.first) - kDrawnAhead);
   }
 };

@@ -52,12 +52,56 @@ struct ListWalk {
 
 /// A CTA's part of the stream in shared memory, 16 bytes each: begin {first Q tile, blocks of it that are another
 /// CTA's, its pieces, the first CTA that has one}, end {Q tiles end before, blocks of the last that are this CTA's or 0
-/// for all, its pieces, their first CTA}, and the step from Q tile to Q tile.
+/// for all, its pieces, their first CTA}, and whether Q tiles are divided. Where they are not, CTAs draw whole ones:
+/// begin has the first, and end all.
 struct StreamWords {
   static constexpr int begin = 0;
   static constexpr int end = 16;
-  static constexpr int step = 32;
+  static constexpr int divided = 32;
 };
+
+/// How long the lists of a launch are, which has some, as if each was of as many Q tiles as its rows are for. A whole
+/// warp: lanes read side by side, a line a load, and counts that heads or entries share once.
+template <const Config& kConfig>
+__device__ __forceinline__ Stream count_lists(const ScoreFeatureParams& p, int q_tiles, int ctas) {
+  constexpr int kAtOnce = 16;  // counts that are on their way to a lane together
+  const TensorStrides& c = p.block_count_strides;
+  const int rows = p.block_rows == block_rows(kConfig) ? q_tiles : (q_tiles + 1) / 2;
+  const int heads = c.head == 0 ? 1 : p.heads;
+  const int batch = c.batch == 0 ? 1 : p.batch;
+  const bool without_gaps = (heads == 1 || c.head == rows * c.row) && (batch == 1 || c.batch == heads * rows * c.row);
+  const int together = without_gaps ? batch * heads * rows : rows;
+  Stream stream{.ctas = ctas};
+  const auto add = [&](const int* counts) {
+#pragma unroll 1
+    for (int index = static_cast<int>(threadIdx.x % 32); index < together; index += 32 * kAtOnce) {
+      int blocks[kAtOnce];
+      // The last count for those behind it: under conditions ptxas asks for as many as it has predicates.
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) blocks[i] = counts[min(index + 32 * i, together - 1) * c.row];
+      int sum = 0;
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        blocks[i] = clamped(blocks[i], 0, p.block_most);
+        sum += index + 32 * i < together ? blocks[i] : 0;
+        stream.longest = max(stream.longest, blocks[i]);
+      }
+      stream.total += sum;
+    }
+  };
+#pragma unroll 1
+  for (int b = 0; b < (without_gaps ? 1 : batch); ++b)
+#pragma unroll 1
+    for (int h = 0; h < (without_gaps ? 1 : heads); ++h) add(p.block_counts + b * c.batch + h * c.head);
+#pragma unroll
+  for (int by = 1; by < 32; by *= 2) {
+    stream.total += __shfl_xor_sync(0xffffffffU, stream.total, by);
+    stream.longest = max(stream.longest, __shfl_xor_sync(0xffffffffU, stream.longest, by));
+  }
+  stream.total += static_cast<long long>(kTileCost) * batch * heads * rows;
+  stream.total *= (c.head == 0 ? p.heads : 1) * (c.batch == 0 ? p.batch : 1) * (p.block_rows / block_rows(kConfig));
+  return stream;
+}
 
 /// Works out the part of this CTA. A whole warp, before any load; who reads it waits for the warp.
 template <const Config& kConfig, const Problem& kProblem>
@@ -68,12 +112,20 @@ __device__ __forceinline__ void find_part(const ScoreFeatureParams& p, const Sme
   const int all = q_tiles * p.heads * p.batch;
   const int cta = blockIdx.x * kConfig.virtual_ctas + smem.virtual_cta.index;
   Stream stream{.ctas = static_cast<int>(gridDim.x) * kConfig.virtual_ctas};
+  const bool divides = p.block_counts != nullptr && count_lists<kConfig>(p, q_tiles, stream.ctas).divides();
+  if (lane == 0) {
+    ptx::st_shared_v4(smem.stream(StreamWords::begin), divides ? 0 : cta, 0, 1, 0);
+    ptx::st_shared_v4(smem.stream(StreamWords::end), all, 0, 1, 0);
+    ptx::st_shared_v4(smem.stream(StreamWords::divided), divides ? 1 : 0, 0, 0, 0);
+  }
+  __syncwarp();
+  if (!divides) return;
   // Each lane adds up Q tiles in a row, and finds in these what begins or ends there.
   const int each = (all + 31) / 32;
   const int first = min(lane * each, all);
   const int end = min(first + each, all);
   long long own = 0;
-  if (p.block_counts != nullptr && first < end) {
+  if (first < end) {
     ListWalk<kConfig> walk(p, q_tiles, first);
 #pragma unroll 1
     for (int index = first; index < end; index += kAtOnce) {
@@ -84,10 +136,7 @@ __device__ __forceinline__ void find_part(const ScoreFeatureParams& p, const Sme
         walk.advance();
       }
 #pragma unroll
-      for (int i = 0; i < kAtOnce; ++i) {
-        own += blocks[i] + kTileCost;
-        stream.longest = max(stream.longest, blocks[i]);
-      }
+      for (int i = 0; i < kAtOnce; ++i) own += blocks[i] + kTileCost;
     }
   }
   long long before = own;
@@ -95,19 +144,12 @@ __device__ __forceinline__ void find_part(const ScoreFeatureParams& p, const Sme
   for (int by = 1; by < 32; by *= 2) {
     const long long others = __shfl_up_sync(0xffffffffU, before, by);
     if (lane >= by) before += others;
-    stream.longest = max(stream.longest, __shfl_xor_sync(0xffffffffU, stream.longest, by));
   }
   stream.total = __shfl_sync(0xffffffffU, before, 31);
   before -= own;
-  const bool divides = p.block_counts != nullptr && stream.divides();
-  const bool has_part = !divides || cta < stream.parts();
-  if (lane == 0) {
-    ptx::st_shared_v4(smem.stream(StreamWords::begin), divides ? 0 : cta, 0, 1, 0);
-    ptx::st_shared_v4(smem.stream(StreamWords::end), has_part ? all : 0, 0, 1, 0);
-    ptx::st_shared_v4(smem.stream(StreamWords::step), divides ? 1 : stream.ctas, 0, 0, 0);
-  }
-  __syncwarp();
-  if (divides && has_part && first < end) {
+  if (cta >= stream.parts()) {
+    if (lane == 0) ptx::st_shared_v4(smem.stream(StreamWords::end), 0, 0, 1, 0);
+  } else if (first < end) {
     const long long begins = stream.begin(cta);
     const long long ends = stream.begin(cta + 1);  // behind the last Q tile where there is no other part
     if ((begins >= before && begins < before + own) || (ends >= before && ends < before + own)) {
@@ -133,7 +175,7 @@ __device__ __forceinline__ void find_part(const ScoreFeatureParams& p, const Sme
   __syncwarp();
 }
 
-/// The first Q tile of a part, and where its Q tiles end.
+/// The first Q tile of a part, where its Q tiles end, and whether it is of a launch whose Q tiles are divided.
 template <const Config& kConfig, const Problem& kProblem>
 __device__ __forceinline__ int first_of_part(const SmemLayout<kConfig, kProblem>& smem) {
   return static_cast<int>(ptx::ld_shared(smem.stream(StreamWords::begin)));
@@ -143,8 +185,8 @@ __device__ __forceinline__ int end_of_part(const SmemLayout<kConfig, kProblem>& 
   return static_cast<int>(ptx::ld_shared(smem.stream(StreamWords::end)));
 }
 template <const Config& kConfig, const Problem& kProblem>
-__device__ __forceinline__ int step_of_part(const SmemLayout<kConfig, kProblem>& smem) {
-  return static_cast<int>(ptx::ld_shared(smem.stream(StreamWords::step)));
+__device__ __forceinline__ bool is_divided(const SmemLayout<kConfig, kProblem>& smem) {
+  return ptx::ld_shared(smem.stream(StreamWords::divided)) != 0;
 }
 
 /// What of Q tile `index` is this CTA's.

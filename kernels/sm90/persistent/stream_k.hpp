@@ -20,7 +20,7 @@ inline constexpr int kTileCost = 1;
 /// The lists of a launch and its CTAs.
 struct Stream {
   long long total = 0;  ///< blocks of all lists, and kTileCost for each Q tile
-  int longest = 0;      ///< blocks of the longest list
+  int longest = 0;      ///< blocks of the longest list, for divides()
   int ctas = 1;         ///< persistent CTAs, virtual ones counted
 
   /// CTAs with a part, which are the first: of fewer than two pieces a part is not worth its merge.
@@ -28,8 +28,8 @@ struct Stream {
     const long long most = total / (2 * kLeastPiece);
     return most < 1 ? 1 : most < ctas ? static_cast<int>(most) : ctas;
   }
-  /// Whether Q tiles are divided: one has more blocks than half a CTA's part. Otherwise whole Q tiles in turn are even
-  /// enough, and CTAs that walk lists of one head in step read the same keys out of the L2.
+  /// Whether Q tiles are divided: one has more blocks than half a CTA's part. Otherwise whole Q tiles, drawn as CTAs
+  /// finish, are even enough, and CTAs that are at lists of one head read the same keys out of the L2.
   [[nodiscard]] HEED_HOST_DEVICE constexpr bool divides() const { return 2LL * longest * ctas > total; }
   /// Where part `index` begins, of parts() + 1.
   [[nodiscard]] HEED_HOST_DEVICE constexpr long long begin(int index) const { return total * index / parts(); }

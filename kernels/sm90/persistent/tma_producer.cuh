@@ -53,7 +53,7 @@ struct TmaProducer {
   /// once, as long again, so the first consumer warpgroup's queries and the keys are in front. One thread, before
   /// run().
   __device__ __forceinline__ void start() const {
-    sm90::prefetch_first_maps(maps);
+    if constexpr (!kStreamK) sm90::prefetch_first_maps(maps);  // those have been asked for in front of find_part
     initialise_barriers<true>(smem);
     if constexpr (entries_differ(kProblem.features)) {
       if constexpr (kConfig.pdl_trigger != PdlTrigger::none) ptx::griddepcontrol_wait();
