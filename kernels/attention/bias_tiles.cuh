@@ -36,7 +36,7 @@ struct BiasCopy {
 
 /// Asks for the biases of a tile of which all keys are there. The whole warp.
 /// @param key the tile's first
-/// @param row_step bytes from a row's bias to the next row's
+/// @param row_step bytes from a row's bias to the next row's; of 0 one row is copied
 /// @param rows of the launch
 template <int kBytes, int kColumns>
 __device__ __forceinline__ void copy_bias_tile(const BiasTile<kColumns>& tile, int key, long long row_step, int rows) {
@@ -45,6 +45,10 @@ __device__ __forceinline__ void copy_bias_tile(const BiasTile<kColumns>& tile, i
   const int row = lane / Copy::kInRow;
   const unsigned to = tile.shared + row * bias_pitch(kColumns) + lane % Copy::kInRow * 16;
   const char* const from = tile.from + static_cast<long long>(key) * kBytes;
+  if (row_step == 0) {
+    if (row == 0) ptx::cp_async_cg_16(to, from, 16);
+    return;
+  }
 #pragma unroll
   for (int i = 0; i < kBiasRows; i += Copy::kRowsAtOnce)
     ptx::cp_async_cg_16(to + i * bias_pitch(kColumns), from + i * row_step, tile.row + row + i < rows ? 16 : 0);
@@ -87,21 +91,24 @@ __device__ __forceinline__ void ask_for_bias_tile(const BiasTile<kColumns>& tile
 }
 
 /// Adds the tile's biases to scores, once all lanes' copies have come. The whole warp.
+/// @param one_row all rows have the biases of the first
 /// @tparam kHides as add_pair has it
 template <BiasElement kElement, bool kHides, int kRegisters>
-__device__ __forceinline__ void add_bias_tile(float (&s)[kRegisters], unsigned shared) {
-  constexpr int kPitch = bias_pitch(2 * kRegisters);
+__device__ __forceinline__ void add_bias_tile(float (&s)[kRegisters], unsigned shared, bool one_row) {
+  // Of 16 copies of a row each would come from the same line of the L2: with those b8h16l1024d64 with a mask of keys
+  // took 440 us on an H200, of which a mask of rows and keys takes 130.
+  const int pitch = one_row ? 0 : bias_pitch(2 * kRegisters);
   const int lane = static_cast<int>(threadIdx.x % 32);
   if constexpr (kElement == BiasElement::boolean) {
-    const unsigned mine = shared + lane / 4 * kPitch + 2 * (lane % 4);
+    const unsigned mine = shared + lane / 4 * pitch + 2 * (lane % 4);
 #pragma unroll
     for (int t = 0; t < kRegisters / 4; ++t)
 #pragma unroll
       for (int h = 0; h < 2; ++h)
         add_pair<kElement, kHides>(s[4 * t + 2 * h], s[4 * t + 2 * h + 1],
-                                   ptx::ld_shared_u16(mine + 8 * h * kPitch + 8 * t));
+                                   ptx::ld_shared_u16(mine + 8 * h * pitch + 8 * t));
   } else {
-    const unsigned mine = shared + lane % 16 * kPitch + lane / 16 * 16;
+    const unsigned mine = shared + lane % 16 * pitch + lane / 16 * 16;
 #pragma unroll
     for (int t = 0; t < kRegisters / 4; t += 2) {
       unsigned pairs[4];  // of rows and columns 0-7 and 8-15: (tile t, h 0), (t, 1), (t + 1, 0), (t + 1, 1)

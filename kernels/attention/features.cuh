@@ -141,6 +141,17 @@ struct ScoreChanges<kProblem, true> {
       if (p.alibi_slopes != nullptr) slope = p.alibi_slopes[entry * p.alibi_batch + head] * kLog2e;
   }
 
+  /// Whether products can stay what they are where a launch changes them by a boolean mask alone.
+  static constexpr bool kCanKeepProducts =
+      kFeatures.bias && !kFeatures.softcap && !kFeatures.relative && !kFeatures.alibi;
+  __device__ __forceinline__ static bool scales_products(const ScoreFeatureParams& p) {
+    return !kCanKeepProducts || static_cast<BiasElement>(p.bias_element) != BiasElement::boolean;
+  }
+  /// What the softmax multiplies scores of change_scores<.., .., true> with.
+  __device__ __forceinline__ static float softmax_scale(const ScoreFeatureParams& p) {
+    return scales_products(p) ? 1.0F : p.scale * kLog2e;
+  }
+
   /// Products q.k become scores in units of log2: of one fragment, rows `row` and `row` + 8 of this lane. Of hidden
   /// keys and of rows past the last they become anything; masks come afterwards.
   /// @param first the key of the lane's first column
@@ -149,7 +160,9 @@ struct ScoreChanges<kProblem, true> {
   /// @tparam kSmall softcaps of small scores have a way of their own, which takes registers
   /// @tparam kHides false: biases of whole tiles that are numbers are added alone, and hide_biased has to follow unless
   /// every score turns out to be finite and no row maximum is taken of them
-  template <bool kSmall = true, bool kHides = true, int kRegisters, class Tile = NoBiasTile>
+  /// @tparam kKeepsProducts scores stay products where softmax_scale says so
+  template <bool kSmall = true, bool kHides = true, bool kKeepsProducts = false, int kRegisters,
+            class Tile = NoBiasTile>
   __device__ __forceinline__ void change_scores(float (&s)[kRegisters], const ScoreFeatureParams& p, int row, int first,
                                                 bool reads_bias = true, const Tile& tile = {}) const {
     const float scale = p.scale * kLog2e;
@@ -167,7 +180,7 @@ struct ScoreChanges<kProblem, true> {
 #pragma unroll
         for (int i = 0; i < kRegisters; ++i) s[i] = capped(s[i], 2.0F * kLog2e * rate, cap);
       }
-    } else {
+    } else if (!kKeepsProducts || scales_products(p)) {
 #pragma unroll
       for (int i = 0; i < kRegisters; ++i) s[i] *= scale;
     }
@@ -247,6 +260,8 @@ struct ScoreChanges<kProblem, true> {
                                                  int key) const {
     const auto element = static_cast<BiasElement>(p.bias_element);
     if (bias == nullptr || element == BiasElement::fp32) return;
+    // Of a full block nobody has waited for the copies, which could come after those of the next tile.
+    if constexpr (has_full_blocks(kFeatures)) ptx::cp_async_wait_all();
     __syncwarp();
     if (element == BiasElement::boolean)
       ask_for_bias_tile<1>(tile, key, bias, p);
@@ -288,7 +303,7 @@ struct ScoreChanges<kProblem, true> {
     if constexpr (Tile::kInShared && kBytes < 4) {
       ptx::cp_async_wait_all();
       __syncwarp();
-      add_bias_tile<kElement, kHides>(s, tile.shared);
+      add_bias_tile<kElement, kHides>(s, tile.shared, p.bias_row == 0);
       return;
     }
     if (!reads_bias_words<kBytes, 2 * kRegisters>(p, first)) {

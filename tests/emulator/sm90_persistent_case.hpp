@@ -45,7 +45,7 @@ void run_case(const Shape& shape, std::uint64_t seed, const Options& options = {
   launch.grid = {grid.x, grid.y, grid.z};
   launch.cluster = static_cast<unsigned>(kConfig.cluster);
   launch.threads = static_cast<unsigned>(threads(kConfig));
-  launch.shared_bytes = static_cast<std::size_t>(shared_plan(kConfig, kProblem.head_dim).total);
+  launch.shared_bytes = static_cast<std::size_t>(shared_plan(kConfig, kProblem).total);
   launch.seed = seed;
   ForwardParams params = problem.params();
   if (options.told) options.told(params);

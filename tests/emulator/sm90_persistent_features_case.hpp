@@ -78,7 +78,7 @@ void launch_case(FeatureCase& problem, const FeatureShape& shape, std::uint64_t 
   launch.grid = {grid.x, grid.y, grid.z};
   launch.cluster = static_cast<unsigned>(kConfig.cluster);
   launch.threads = static_cast<unsigned>(threads(kConfig));
-  launch.shared_bytes = static_cast<std::size_t>(shared_plan(kConfig, kProblem.head_dim).total);
+  launch.shared_bytes = static_cast<std::size_t>(shared_plan(kConfig, kProblem).total);
   launch.seed = seed;
   emulator::run(
       launch, [&](char* shared) { forward<kConstant<kConfig>, kConstant<kProblem>>(problem.params(), maps, shared); });

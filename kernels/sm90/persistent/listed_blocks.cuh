@@ -18,6 +18,8 @@ __device__ __forceinline__ void run_listed_tiles_overlapped(Mainloop<kConfig, kP
   typename Loop::FragP p[2];
   int key = scores.first_key(n);
   int next_key = n > first ? scores.first_key(n - 1) : 0;
+  typename Loop::BiasTile biases;
+  scores.ask_for_first_biases(biases, gemms, key);
   gemms.scores(s[0], queries);
   gemms.try_wait_next(gemms.kv_stage);
   const int hidden = Loop::kBegins ? scores.hidden_from_some(gemms) : 0;
@@ -27,7 +29,7 @@ __device__ __forceinline__ void run_listed_tiles_overlapped(Mainloop<kConfig, kP
     if (is_masked(key)) clear_hidden_values(gemms, scores, key);
   };
   if (n == first) {
-    loop.scores.change(s[0], loop.gemms, n);
+    scores.template change<true>(s[0], gemms, n, biases);
     loop.first_tile_softmax(p[0], s[0], n, is_masked(key));
     loop.release_queries();
     gemms.skip_iteration();
@@ -35,7 +37,7 @@ __device__ __forceinline__ void run_listed_tiles_overlapped(Mainloop<kConfig, kP
     loop.values_alone(p[0]);
     return;
   }
-  loop.template overlapped<true, false, true>(s[1], p[0], s[0], p[1], queries, n, is_masked(key));
+  loop.template overlapped<true, false, true>(s[1], p[0], s[0], p[1], queries, n, is_masked(key), biases, next_key);
   const auto take_next_key = [&] {
     clear_values_of_last();
     key = next_key;
@@ -44,24 +46,29 @@ __device__ __forceinline__ void run_listed_tiles_overlapped(Mainloop<kConfig, kP
 #pragma unroll 1
   for (--n; n > first + 1;) {
     take_next_key();
-    loop.template overlapped<true, true, true>(s[0], p[1], s[1], p[0], queries, n, is_masked(key));
+    loop.template overlapped<true, true, true>(s[0], p[1], s[1], p[0], queries, n, is_masked(key), biases,
+                                               next_key);
     --n;
     take_next_key();
-    loop.template overlapped<true, true, true>(s[1], p[0], s[0], p[1], queries, n, is_masked(key));
+    loop.template overlapped<true, true, true>(s[1], p[0], s[0], p[1], queries, n, is_masked(key), biases,
+                                               next_key);
     --n;
   }
   // Two ends, as in Mainloop::run_overlapped.
   take_next_key();
   if (n == first) {
-    loop.template overlapped<true, true, false>(s[0], p[1], s[1], p[0], queries, n, is_masked(key));
+    loop.template overlapped<true, true, false>(s[0], p[1], s[1], p[0], queries, n, is_masked(key), biases,
+                                               next_key);
     loop.release_queries();
     clear_values_of_last();
     loop.values_alone(p[1]);
   } else {
-    loop.template overlapped<true, true, true>(s[0], p[1], s[1], p[0], queries, n, is_masked(key));
+    loop.template overlapped<true, true, true>(s[0], p[1], s[1], p[0], queries, n, is_masked(key), biases,
+                                               next_key);
     --n;
     take_next_key();
-    loop.template overlapped<true, true, false>(s[1], p[0], s[0], p[1], queries, n, is_masked(key));
+    loop.template overlapped<true, true, false>(s[1], p[0], s[0], p[1], queries, n, is_masked(key), biases,
+                                               next_key);
     loop.release_queries();
     clear_values_of_last();
     loop.values_alone(p[0]);
@@ -89,9 +96,11 @@ __device__ __forceinline__ void run_listed_tiles(Mainloop<kConfig, kProblem>& lo
   typename Loop::FragP p;
   int key = scores.first_key(n);
   int next_key = n > first ? scores.first_key(n - 1) : 0;  // asked for a tile ahead: its load takes longer than a GEMM
+  typename Loop::BiasTile biases;
+  scores.ask_for_first_biases(biases, gemms, key);
   gemms.scores(s, queries);
   gemms.try_wait_next(gemms.kv_stage);
-  scores.change(s, gemms, n);
+  loop.change_and_ask(s, n, biases, n > first, next_key);
   if (is_masked(key)) scores.mask(s, gemms, key);
   if (kConfig.row_max != RowMax::stale_16 || !softmax.stale_16(p, s, scores.scale_log2))
     softmax.online(p, s, scores.scale_log2, gemms.acc_o);
@@ -103,7 +112,7 @@ __device__ __forceinline__ void run_listed_tiles(Mainloop<kConfig, kProblem>& lo
     if (n - 1 > first) next_key = scores.first_key(n - 2);
     if (is_masked(key)) {
       gemms.scores_and_values(s, queries, p);
-      scores.change(s, gemms, n - 1);
+      loop.change_and_ask(s, n - 1, biases, n - 1 > first, next_key);
       loop.masked_tile_softmax(p, s, n - 1, key);
       continue;
     }
@@ -112,7 +121,7 @@ __device__ __forceinline__ void run_listed_tiles(Mainloop<kConfig, kProblem>& lo
       continue;
     }
     gemms.scores_and_values(s, queries, p);
-    scores.change(s, gemms, n - 1);
+    loop.change_and_ask(s, n - 1, biases, n - 1 > first, next_key);
     loop.template whole_tile_softmax<true>(p, s, n - 1);
   }
   loop.release_queries();

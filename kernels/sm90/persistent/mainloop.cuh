@@ -77,14 +77,16 @@ struct Mainloop {
     else
       scores.mask(s, gemms, n * kKeys);
   }
-  /// Changes the scores of tile n with the biases that have been asked for, and asks for those of tile `next`, where
-  /// that is one: they have the time of a softmax and of the products to come.
+  /// Changes the scores of tile n with the biases that have been asked for, and asks for those of the next tile, where
+  /// there is one: they have the time of a softmax and of the products to come.
+  /// @param next_key Scores::first_key of the next tile
   /// @tparam kHides as Scores::change has it
   template <bool kHides = true>
-  __device__ __forceinline__ void change_and_ask(AccS& s, int n, const BiasTile& biases, int next, int first) const {
+  __device__ __forceinline__ void change_and_ask(AccS& s, int n, const BiasTile& biases, bool more,
+                                                 int next_key) const {
     scores.template change<kHides>(s, gemms, n, biases);
     if constexpr (Scores::kCopiesBiases)
-      if (next >= first) scores.ask_for_biases(biases, gemms, next);
+      if (more) scores.ask_for_biases(biases, gemms, next_key);
   }
   /// Of the first tile's products, some of whose keys may be hidden.
   __device__ __forceinline__ void first_tile_softmax(FragP& p, AccS& s, int n, bool masked) {
@@ -186,12 +188,12 @@ struct Mainloop {
       AccS s;
       FragP p;
       BiasTile biases;
-      scores.ask_for_first_biases(biases, gemms, n);
+      scores.ask_for_first_biases(biases, gemms, n * kKeys);
       gemms.scores(s, queries);
       gemms.try_wait_next(gemms.kv_stage);
       const int hidden = kBegins ? scores.hidden_from_some(gemms) : 0;
       const auto step = [&](int at) { return kTogether && at > both_see ? 2 : 1; };
-      change_and_ask(s, n, biases, n - step(n), first);
+      change_and_ask(s, n, biases, n - step(n) >= first, (n - step(n)) * kKeys);
       first_tile_softmax(p, s, n, is_first_masked(n, seen_by_all) || (kBegins && n * kKeys < hidden));
       clear_values_past_keys(gemms, scores, n);
       int by = step(n);
@@ -199,7 +201,8 @@ struct Mainloop {
 #pragma unroll 1
         for (; n - by >= first && (n - by + 1) * kKeys > seen_by_all; n -= by, by = step(n)) {
           gemms.scores_and_values(s, queries, p, by == 2);
-          change_and_ask(s, n - by, biases, n - by - step(n - by), first);
+          const int next = n - by - step(n - by);
+          change_and_ask(s, n - by, biases, next >= first, next * kKeys);
           masked_tile_softmax(p, s, n - by, (n - by) * kKeys);
         }
       if constexpr (kTogether) {
@@ -210,7 +213,8 @@ struct Mainloop {
             continue;
           }
           gemms.scores_and_values(s, queries, p, true);
-          change_and_ask<kHidesAtOnce>(s, n - 2, biases, n - 2 - step(n - 2), first);
+          const int next = n - 2 - step(n - 2);
+          change_and_ask<kHidesAtOnce>(s, n - 2, biases, next >= first, next * kKeys);
           whole_tile_softmax(p, s, n - 2);
         }
         if (n > both_see) first = n;
@@ -220,7 +224,7 @@ struct Mainloop {
         if constexpr (kBegins)
           if ((n - 1) * kKeys < hidden) {
             gemms.scores_and_values(s, queries, p);
-            change_and_ask(s, n - 1, biases, n - 2, first);
+            change_and_ask(s, n - 1, biases, n - 1 > first, (n - 2) * kKeys);
             masked_tile_softmax(p, s, n - 1, (n - 1) * kKeys);
             continue;
           }
@@ -229,7 +233,7 @@ struct Mainloop {
           continue;
         }
         gemms.scores_and_values(s, queries, p);
-        change_and_ask<kHidesAtOnce>(s, n - 1, biases, n - 2, first);
+        change_and_ask<kHidesAtOnce>(s, n - 1, biases, n - 1 > first, (n - 2) * kKeys);
         whole_tile_softmax(p, s, n - 1);
       }
       if (!kTogether || !takes_partners_tiles) release_queries();
@@ -252,12 +256,14 @@ struct Mainloop {
   __device__ __forceinline__ int run_overlapped(int n, int first, int seen_by_all, unsigned long long queries) {
     AccS s[2];
     FragP p[2];
+    BiasTile biases;
+    scores.ask_for_first_biases(biases, gemms, n * kKeys);
     gemms.scores(s[0], queries);
     gemms.try_wait_next(gemms.kv_stage);
     const int hidden = kBegins ? scores.hidden_from_some(gemms) : 0;
     const bool masked = is_first_masked(n, seen_by_all) || (kBegins && n * kKeys < hidden);
     if (kKnown.some_are_one && (!kKnown.some_are_more || n == first)) {
-      scores.change(s[0], gemms, n);
+      scores.template change<true>(s[0], gemms, n, biases);
       first_tile_softmax(p[0], s[0], n, masked);
       release_queries();
       gemms.skip_iteration();  // between a tile's scores and its values
@@ -269,23 +275,24 @@ struct Mainloop {
     const auto hides = [&](int tile) {
       return kMayHide && ((tile + 1) * kKeys > seen_by_all || (kBegins && tile * kKeys < hidden));
     };
-    overlapped<kMayHide, false, true>(s[1], p[0], s[0], p[1], queries, n, masked);
+    overlapped<kMayHide, false, true>(s[1], p[0], s[0], p[1], queries, n, masked, biases, (n - 1) * kKeys);
     clear_values_past_keys(gemms, scores, n);
 #pragma unroll 1
     for (--n; n > first + 1; n -= 2) {
-      overlapped<kMayHide, true, true>(s[0], p[1], s[1], p[0], queries, n, hides(n));
-      overlapped<kMayHide, true, true>(s[1], p[0], s[0], p[1], queries, n - 1, hides(n - 1));
+      overlapped<kMayHide, true, true>(s[0], p[1], s[1], p[0], queries, n, hides(n), biases, (n - 1) * kKeys);
+      overlapped<kMayHide, true, true>(s[1], p[0], s[0], p[1], queries, n - 1, hides(n - 1), biases,
+                                   (n - 2) * kKeys);
     }
     // One or two are left. Two ends cost nothing; copied to the same registers, probabilities would be what ptxas
     // serialises products for (C7513).
     if (kKnown.some_are_even && (!kKnown.some_are_odd || n == first)) {
-      overlapped<kMayHide, true, false>(s[0], p[1], s[1], p[0], queries, n, hides(n));
+      overlapped<kMayHide, true, false>(s[0], p[1], s[1], p[0], queries, n, hides(n), biases, (n - 1) * kKeys);
       release_queries();
       clear_values_before_keys(gemms, scores, n);
       values_alone(p[1]);
     } else {
-      overlapped<kMayHide, true, true>(s[0], p[1], s[1], p[0], queries, n, hides(n));
-      overlapped<kMayHide, true, false>(s[1], p[0], s[0], p[1], queries, first, hides(first));
+      overlapped<kMayHide, true, true>(s[0], p[1], s[1], p[0], queries, n, hides(n), biases, (n - 1) * kKeys);
+      overlapped<kMayHide, true, false>(s[1], p[0], s[0], p[1], queries, first, hides(first), biases, 0);
       release_queries();
       clear_values_before_keys(gemms, scores, first);
       values_alone(p[0]);
@@ -298,7 +305,8 @@ struct Mainloop {
   /// of a kernel that keeps one in flight over a loop's back edge.
   template <bool kMayHide, bool kBefore, bool kMore>
   __device__ __forceinline__ void overlapped(AccS& next, FragP& p, AccS& s, const FragP& p_before,
-                                             unsigned long long queries, int n, bool masked) {
+                                             unsigned long long queries, int n, bool masked, const BiasTile& biases,
+                                             int next_key) {
     gemms.wait_for_next_stage();
     if constexpr (Gemms::kAhead && kMore) {
       sm90::PipelineState<kConfig.stages> following = gemms.kv_stage;
@@ -315,7 +323,7 @@ struct Mainloop {
       ptx::wgmma_commit_group();
     }
     gemms.end();
-    scores.change(s, gemms, n);
+    change_and_ask(s, n, biases, kMore, next_key);
     float factor[2] = {1.0F, 1.0F};
     constexpr bool kFirst = !kBefore && kConfig.row_max == RowMax::stale_16;
     constexpr bool kVotesOnMasks = kMayHide && kBefore && kConfig.mask_path == MaskPath::redo;

@@ -11,14 +11,15 @@ using tile::launch_registers;
 using tile::moves_registers;
 using tile::registers_allowed;
 
-/// Registers that changed scores take besides: little for what is computed of a score alone; biases are loaded many at
-/// a time, each under a condition of its own, and a mask with a left bound has two of these. Dropout draws in the
+/// Registers that changed scores take besides: little for what is computed of a score alone, or of biases in shared
+/// memory (with four consumer warpgroups 64 bytes were spilled, which this keeps out); others are loaded many at a
+/// time, each under a condition of its own, and a mask with a left bound has two of these. Dropout draws in the
 /// registers of scores that are done with, and keeps four words of its head: nothing is spilled with these four.
 HEED_HOST_DEVICE constexpr int registers_of_features(const Config& c, const Problem& problem) {
   const Features& f = problem.features;
   const int of_dropout = f.dropout ? 4 : 0;
   if (!changes_scores(f)) return of_dropout;
-  const int of_bias = copies_biases(c, problem) ? -4 : padded_dim(problem.head_dim) > 128 ? 24 : 16;
+  const int of_bias = copies_biases(c, problem) ? 0 : padded_dim(problem.head_dim) > 128 ? 24 : 16;
   return of_dropout + 4 + (f.bias ? of_bias + (c.softmax_overlap == SoftmaxOverlap::pv ? 48 : 0) : 0) +
          (has_left_bound(problem.mask) ? 4 : 0);
 }

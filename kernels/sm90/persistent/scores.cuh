@@ -50,7 +50,9 @@ struct Scores {
   float scale_log2;   // what the softmax multiplies scores with
 
   __device__ __forceinline__ explicit Scores(const Params<kProblem>& parameters)
-      : params(parameters), scale_log2(kChanges ? 1.0F : parameters.scale * attention::kLog2e) {}
+      : params(parameters), scale_log2(kChanges ? 1.0F : parameters.scale * attention::kLog2e) {
+    if constexpr (kCopiesBiases) scale_log2 = Changes::softmax_scale(parameters);
+  }
 
   /// To be called in front of all else of a Q tile, behind the start barrier as well: from then on `params` are those
   /// of its entry, where entries differ.
@@ -126,32 +128,36 @@ struct Scores {
   }
 
   // ---- changes
-  /// To be called when the scores of the tile before have been changed, and before the products of KV tile n.
-  __device__ __forceinline__ void ask_for_biases(const BiasTile& tile, const Gemms& gemms, int n) const {
-    if constexpr (kCopiesBiases) changes.ask_for_biases(tile, params, first_key_of_entry(gemms, n));
+  /// To be called when the scores of the tile before have been changed, and before the products of a KV tile.
+  /// @param key first_key of the tile
+  __device__ __forceinline__ void ask_for_biases(const BiasTile& tile, const Gemms& gemms, int key) const {
+    if constexpr (kCopiesBiases) changes.ask_for_biases(tile, params, (kBegins ? origin(gemms) : 0) + key);
   }
   /// Of the first tile, the last of the keys.
-  __device__ __forceinline__ void ask_for_first_biases(BiasTile& tile, const Gemms& gemms, int n) const {
+  __device__ __forceinline__ void ask_for_first_biases(BiasTile& tile, const Gemms& gemms, int key) const {
     if constexpr (kCopiesBiases) {
       const auto& at = gemms.thread;
       changes.begin_rows(tile, params, warpgroup_row + at.warp * 16,
                          gemms.smem.biases((at.kv_group * kConfig.m_warpgroups + at.m_warpgroup) * 4 + at.warp));
-      ask_for_biases(tile, gemms, n);
+      ask_for_biases(tile, gemms, key);
     }
   }
 
   /// The products of KV tile n become scores, where the problem's are more than these. Once for every tile, before it
   /// is masked.
   __device__ __forceinline__ void change(AccS& s, const Gemms& gemms, int n) const {
-    if constexpr (kChanges) changes.change_scores(s, params, row(gemms, 0), key_of_lane(gemms, n), reads_bias(n));
+    if constexpr (kCopiesBiases)
+      changes.template change_scores<true, true, true>(s, params, row(gemms, 0), key_of_lane(gemms, n), reads_bias(n));
+    else if constexpr (kChanges)
+      changes.change_scores(s, params, row(gemms, 0), key_of_lane(gemms, n), reads_bias(n));
   }
   /// The same with biases that have been asked for.
   /// @tparam kHides false: hide_biased has to follow where probabilities do not turn out to be finite
   template <bool kHides>
   __device__ __forceinline__ void change(AccS& s, const Gemms& gemms, int n, const BiasTile& tile) const {
     if constexpr (kCopiesBiases)
-      changes.template change_scores<true, kHides>(s, params, row(gemms, 0), key_of_lane(gemms, n), reads_bias(n),
-                                                   tile);
+      changes.template change_scores<true, kHides, true>(s, params, row(gemms, 0), key_of_lane(gemms, n), reads_bias(n),
+                                                         tile);
     else
       change(s, gemms, n);
   }

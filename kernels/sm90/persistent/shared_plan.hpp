@@ -111,11 +111,11 @@ HEED_HOST_DEVICE constexpr int q_tile_bytes(const Config& c) {
 }
 inline constexpr int kStreamWordBytes = 48;  ///< StreamWords
 
-/// Whether warps copy the biases of a tile to shared memory while its products are multiplied. Where exponentials run
-/// beside products, scores are changed there as well, and registers are short.
+/// Whether warps copy the biases of a tile to shared memory while its products are multiplied. Beyond head dim 128
+/// up to 56 bytes were spilled.
 HEED_HOST_DEVICE constexpr bool copies_biases(const Config& c, const Problem& problem) {
-  return problem.features.bias && c.softmax_overlap == SoftmaxOverlap::none && c.virtual_ctas == 1 &&
-         attention::has_bias_tiles(c.block_n);
+  return problem.features.bias && c.softmax_overlap != SoftmaxOverlap::pv && c.virtual_ctas == 1 &&
+         padded_dim(problem.head_dim) <= 128 && attention::has_bias_tiles(c.block_n);
 }
 
 /// @param bias_bytes of a consumer warp's tile of biases
