@@ -21,7 +21,8 @@ std::vector<int> lists_of(const ScoreFeatureParams& p) {
   for (int b = 0; b < p.batch; ++b)
     for (int h = 0; h < p.heads; ++h)
       for (int row = (p.len_q - 1) / block_rows(kConfig); row >= 0; --row)
-        lists.push_back(p.block_counts[b * c.batch + h * c.head + row * block_rows(kConfig) / p.block_rows * c.row]);
+        lists.push_back(std::min(
+            p.block_counts[b * c.batch + h * c.head + row * block_rows(kConfig) / p.block_rows * c.row], p.block_most));
   return lists;
 }
 // Whether a launch is divided: with a list for two Q tiles as if no head had an odd number of them.
@@ -204,8 +205,12 @@ TEST(EmulatedPersistentBlocks, PartsOfStreamK) {
     c.head = random.chance(0.4) ? 0 : rows * c.row + (random.chance(0.8) ? 0 : 5);
     const long long of_entry = c.head == 0 ? rows * c.row : p.heads * c.head;
     c.batch = random.chance(0.4) ? 0 : of_entry + (random.chance(0.8) ? 0 : 7);
-    std::vector<int> counts(static_cast<std::size_t>(p.batch * (of_entry + 7)));
-    for (int& count : counts) count = random.chance(0.02) ? p.block_most : drawn(0, 1 + p.block_most / 8);
+    std::vector<int> counts(static_cast<std::size_t>(p.batch * (of_entry + 7)), p.block_most);  // also in gaps
+    for (int b = 0; b < p.batch; ++b)
+      for (int h = 0; h < p.heads; ++h)
+        for (int row = 0; row < rows; ++row)
+          counts[static_cast<std::size_t>(b * c.batch + h * c.head + row * c.row)] =
+              random.chance(0.01) ? p.block_most + 1 : drawn(0, 1 + p.block_most / 8);
     p.block_counts = counts.data();
     const int ctas = drawn(1, 12);
     std::vector<Words> got(static_cast<std::size_t>(ctas));
