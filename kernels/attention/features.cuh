@@ -173,9 +173,10 @@ struct ScoreChanges<kProblem, true> {
       if constexpr (kSmall)
 #pragma unroll
         for (int i = 0; i < kRegisters; ++i) largest = fmaxf(largest, fabsf(s[i]));
-      if (kSmall && is_small(largest, rate)) {
+      const SmallCap<kProblem.element == Element::fp32, (kProblem.head_dim <= 192)> small(rate, cap);
+      if (kSmall && small.is_for(largest * rate)) {
 #pragma unroll
-        for (int i = 0; i < kRegisters; ++i) s[i] = capped_small(s[i], rate, cap);
+        for (int i = 0; i < kRegisters; ++i) s[i] = small(s[i]);
       } else {
 #pragma unroll
         for (int i = 0; i < kRegisters; ++i) s[i] = capped(s[i], 2.0F * kLog2e * rate, cap);

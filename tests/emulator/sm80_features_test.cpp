@@ -42,12 +42,21 @@ TEST(Sm80Features, CapIsWithinRoundingOfTanh) {
   }
   EXPECT_TRUE(std::isnan(attention::capped(std::nanf(""), 1, 20)));
 }
-TEST(Sm80Features, CapOfSmallScoresIsWithinRoundingOfTanh) {
+template <bool kPrecise, bool kInTerms>
+void expect_small_cap(double error) {
   for (const float cap : {0.5F, 20.0F, 50.0F})
-    for (float y = -attention::kSmallTanh; y <= attention::kSmallTanh; y += 0.0003F)
-      ASSERT_NEAR(attention::capped_small(y * cap, 1 / cap, cap), cap * std::tanh(static_cast<double>(y)), 4e-7 * cap)
-          << y << " of " << cap;
-  EXPECT_TRUE(std::isnan(attention::capped_small(std::nanf(""), 1, 20)));
+    for (const float scale : {1.0F, 0.088F}) {
+      const attention::SmallCap<kPrecise, kInTerms> small(scale / cap, cap);
+      for (float y = -attention::kSmallTanh; y <= attention::kSmallTanh; y += 0.0003F)
+        ASSERT_NEAR(small(y * cap / scale), cap * std::tanh(static_cast<double>(y)), error * cap) << y << " of " << cap;
+      EXPECT_TRUE(std::isnan(small(std::nanf(""))));
+    }
+}
+TEST(Sm80Features, CapOfSmallScoresIsWithinRoundingOfTanh) {
+  expect_small_cap<true, true>(4e-7);
+  expect_small_cap<true, false>(4e-7);
+  expect_small_cap<false, true>(4e-6);
+  expect_small_cap<false, false>(4e-6);
 }
 
 template <Config kConfig, Problem kProblem>

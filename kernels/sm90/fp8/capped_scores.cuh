@@ -23,9 +23,12 @@ __device__ __forceinline__ void cap_scores(float (&s)[kRegisters], const float (
   float largest[2] = {0.0F, 0.0F};
 #pragma unroll
   for (int i = 0; i < kRegisters; ++i) largest[i / 2 % 2] = fmaxf(largest[i / 2 % 2], fabsf(s[i]));
-  if (attention::is_small(fmaxf(largest[0] * rate[0], largest[1] * rate[1]), 1.0F)) {
+  using Small = attention::SmallCap<false>;
+  const Small small[2] = {Small(rate[0], cap), Small(rate[1], cap)};
+  const bool first_is_small = small[0].is_for(largest[0] * rate[0]);
+  if (small[1].is_for(largest[1] * rate[1]) && first_is_small) {
 #pragma unroll
-    for (int i = 0; i < kRegisters; ++i) s[i] = attention::capped_small(s[i], rate[i / 2 % 2], cap);
+    for (int i = 0; i < kRegisters; ++i) s[i] = small[i / 2 % 2](s[i]);
   } else {
 #pragma unroll
     for (int i = 0; i < kRegisters; ++i)
