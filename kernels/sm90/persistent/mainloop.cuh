@@ -192,17 +192,17 @@ struct Mainloop {
       gemms.scores(s, queries);
       gemms.try_wait_next(gemms.kv_stage);
       const int hidden = kBegins ? scores.hidden_from_some(gemms) : 0;
-      const auto step = [&](int at) { return kTogether && at > both_see ? 2 : 1; };
-      change_and_ask(s, n, biases, n - step(n) >= first, (n - step(n)) * kKeys);
+      const auto after = [&](int tile) { return tile - (kTogether && tile > both_see ? 2 : 1); };
+      change_and_ask(s, n, biases, after(n) >= first, after(n) * kKeys);
       first_tile_softmax(p, s, n, is_first_masked(n, seen_by_all) || (kBegins && n * kKeys < hidden));
       clear_values_past_keys(gemms, scores, n);
-      int by = step(n);
+      const auto step = [&] { return kTogether && n > both_see ? 2 : 1; };
+      int by = step();
       if constexpr (kKnown.some_later_masked)
 #pragma unroll 1
-        for (; n - by >= first && (n - by + 1) * kKeys > seen_by_all; n -= by, by = step(n)) {
+        for (; n - by >= first && (n - by + 1) * kKeys > seen_by_all; n -= by, by = step()) {
           gemms.scores_and_values(s, queries, p, by == 2);
-          const int next = n - by - step(n - by);
-          change_and_ask(s, n - by, biases, next >= first, next * kKeys);
+          change_and_ask(s, n - by, biases, after(n - by) >= first, after(n - by) * kKeys);
           masked_tile_softmax(p, s, n - by, (n - by) * kKeys);
         }
       if constexpr (kTogether) {
@@ -213,8 +213,7 @@ struct Mainloop {
             continue;
           }
           gemms.scores_and_values(s, queries, p, true);
-          const int next = n - 2 - step(n - 2);
-          change_and_ask<kHidesAtOnce>(s, n - 2, biases, next >= first, next * kKeys);
+          change_and_ask<kHidesAtOnce>(s, n - 2, biases, after(n - 2) >= first, after(n - 2) * kKeys);
           whole_tile_softmax(p, s, n - 2);
         }
         if (n > both_see) first = n;
