@@ -11,6 +11,8 @@ from heed.feature_calls import BLOCK
 
 ROWS = 128  # of a block of its lists, its default
 LEAST_PAGE = 16  # keys a product of Triton takes at least
+# Scores up to which a mask is evaluated as it stands, at 8 bytes each and more; compiled, that of 16,384 rows and keys took over two minutes on an H200.
+MOST_SCORES_AT_ONCE = 2**31
 
 
 class Flex:
@@ -29,13 +31,14 @@ class Flex:
         len_k = len_q if w.ragged else w.len_k
         mask, scores = _mask_of(t), _scores_of(t)
         block_mask = None
-        if mask is not None:
+        if t.listed is not None and not (w.masked or t.key_lengths is not None or _hides(t.bias) or len_q % BLOCK or len_k % BLOCK):
+            block_mask = _lists_of(t, mask, flex)
+        elif mask is not None:
             by_entry = t.key_lengths is not None or (_hides(t.bias) and t.bias.shape[0] > 1)
             by_head = (t.listed is not None and t.listed.shape[1] > 1) or (_hides(t.bias) and t.bias.shape[1] > 1)
-            size = (ROWS, w.page or ROWS)
-            block_mask = flex.create_block_mask(
-                mask, w.batch if by_entry or w.page else None, w.heads if by_head else None, len_q, len_k, device=t.device, BLOCK_SIZE=size, _compile=True
-            )
+            batch, heads = w.batch if by_entry or w.page else None, w.heads if by_head else None
+            at_once = (batch or 1) * (heads or 1) * len_q * len_k <= MOST_SCORES_AT_ONCE
+            block_mask = flex.create_block_mask(mask, batch, heads, len_q, len_k, device=t.device, BLOCK_SIZE=(ROWS, w.page or ROWS), _compile=not at_once)
         if w.page:
             pages = _pages_of(t)
             block_mask = pages.convert_logical_block_mask(block_mask, kv_len=t.key_lengths)
@@ -62,6 +65,16 @@ class Flex:
 
 def _hides(bias):
     return bias is not None and bias.dtype == torch.bool
+
+
+def _lists_of(t, mask, flex):
+    """The lists of a call that hides no score of a listed block: all of them are full blocks."""
+    listed = t.listed[0, None]
+    counts = listed.sum(-1, dtype=torch.int32)
+    numbers = listed.to(torch.int8).argsort(dim=-1, descending=True, stable=True).to(torch.int32)
+    return flex.BlockMask.from_kv_blocks(
+        torch.zeros_like(counts), torch.zeros_like(numbers), counts, numbers, BLOCK_SIZE=BLOCK, mask_mod=mask, seq_lengths=(t.call.len_q, t.call.len_k)
+    )
 
 
 def _offsets_of(t):
