@@ -116,8 +116,9 @@ TEST_F(Cli, BuildForAGpuNeedsNone) {
 
 TEST_F(Cli, BuildOfAListSaysWhatItCannotHave) {
   write_file_atomically(folder_.file("list"),
-                        "# a comment\nb1h1l40d16:fp32 fwd_cpu\n\nb1h2l80d16:fp32\tauto  # the same binary\nb1h1l8d16 "
-                        "fwd_sm80\n",
+                        "# a comment\nb1h1l40d16:fp32 fwd_cpu:block_m=16\n\n"
+                        "b1h2l80d16:fp32\tfwd_cpu:block_m=16  # the same binary\n"
+                        "b1h1l8d16 fwd_sm80\n",
                         ErrorCode::internal);
   const std::string arguments =
       "build --device cpu --list " + folder_.file("list") + " --into " + folder_.file("into") + " " + cache();
