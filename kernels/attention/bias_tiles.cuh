@@ -1,9 +1,9 @@
 /// Biases of a tile of scores on their way through shared memory: each warp copies those of its 16 rows (cp.async)
 /// while products are multiplied, and reads them as accumulator fragments hold scores.
 ///
-/// Of 8 and 16 bits; fp32 is read from global memory. There a lane would read eight bytes of each of its rows at a time, wait for the L2, and exchange halves
-/// with its neighbour (kernels/attention/biases.cuh): b8h16l1024d64 with a bf16 bias took 171 us on an H200, of which
-/// scores without one take 61.
+/// Of 8 and 16 bits; fp32 is read from global memory. There a lane would read eight bytes of each of its rows at a
+/// time, wait for the L2, and exchange halves with its neighbour (kernels/attention/biases.cuh): b8h16l1024d64 with a
+/// bf16 bias took 171 us on an H200, of which scores without one take 61.
 #pragma once
 
 #include "kernels/attention/bias_tiles.hpp"
@@ -27,7 +27,8 @@ struct NoBiasTile {
   static constexpr bool kInShared = false;
 };
 
-/// Of a tile's rows lane i copies 16 bytes at 16 (i % kInRow) of row i / kInRow, and of every kRowsAtOnce-th from there.
+/// Of a tile's rows lane i copies 16 bytes at 16 (i % kInRow) of row i / kInRow, and of every kRowsAtOnce-th from
+/// there.
 template <int kBytes, int kColumns>
 struct BiasCopy {
   static constexpr int kInRow = kColumns * kBytes / 16;
@@ -71,7 +72,7 @@ __device__ __forceinline__ void gather_bias_tile(const BiasTile<kColumns>& tile,
 #pragma unroll
       for (int i = 0; i < kAtOnce; ++i) {
         const char* const from = of_key + max(min(tile.row + row + i, p.len_q - 1), 0) * p.bias_row * kBytes;
-        bits[i] = bits_of_bias<kBytes == 1 ? BiasElement::boolean : BiasElement::bf16>(from);
+        bits[i] = bits_of_bias < kBytes == 1 ? BiasElement::boolean : BiasElement::bf16 > (from);
       }
 #pragma unroll
       for (int i = 0; i < kAtOnce; ++i)
@@ -114,8 +115,7 @@ __device__ __forceinline__ void add_bias_tile(float (&s)[kRegisters], unsigned s
       unsigned pairs[4];  // of rows and columns 0-7 and 8-15: (tile t, h 0), (t, 1), (t + 1, 0), (t + 1, 1)
       ptx::ldmatrix_x4(pairs, mine + 16 * t);
 #pragma unroll
-      for (int i = 0; i < 4; ++i)
-        add_pair<kElement, kHides>(s[4 * t + 2 * i], s[4 * t + 2 * i + 1], pairs[i]);
+      for (int i = 0; i < 4; ++i) add_pair<kElement, kHides>(s[4 * t + 2 * i], s[4 * t + 2 * i + 1], pairs[i]);
     }
   }
 }

@@ -67,9 +67,9 @@ __device__ __forceinline__ float biased(float score, float bias) {
 }
 
 /// The same of two neighbouring columns, whose biases are the low and the high half of `pair`: bytes, or 16 bits each.
-/// @tparam kHides false: of bf16 sums alone, which of finite scores are minus infinity where they are hidden: the lowest
-/// number times log2(e) is none of fp32 (hide_biased_columns). A test of a pair and what it selects are 72 instructions
-/// a tile of 64 x 64 of a warp, of 569.
+/// @tparam kHides false: of bf16 sums alone, which of finite scores are minus infinity where they are hidden: the
+/// lowest number times log2(e) is none of fp32 (hide_biased_columns). A test of a pair and what it selects are 72
+/// instructions a tile of 64 x 64 of a warp, of 569.
 template <BiasElement kElement, bool kHides>
 __device__ __forceinline__ void add_pair(float& first, float& second, unsigned pair) {
   if constexpr (kElement == BiasElement::boolean) {
@@ -181,8 +181,7 @@ __device__ __forceinline__ void hide_biased_columns(float (&s)[kRegisters], int 
   for (int i = 0; i < kRegisters / 2; ++i) {
     float& x = s[i / 2 * 4 + 2 * h + i % 2];
     // Under a condition each: all at once they take as many registers.
-    if (x != -kInfinity &&
-        hides<kElement>(bits_of_bias<kElement>(row + min(first + i / 2 * 8 + i % 2, last) * step)))
+    if (x != -kInfinity && hides<kElement>(bits_of_bias<kElement>(row + min(first + i / 2 * 8 + i % 2, last) * step)))
       x = -kInfinity;
   }
 }

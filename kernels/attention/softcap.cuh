@@ -19,8 +19,8 @@ __device__ __forceinline__ float capped(float x, float rate, float cap) {
 /// Up to this tanh is a polynomial.
 inline constexpr float kSmallTanh = 0.75F;
 
-/// The same where |s / cap| is at most kSmallTanh: cap * tanh(x rate) as an odd polynomial of x, the best of its degree.
-/// Six instructions of the FMA pipe in place of two of the special-function unit, which exponentials keep busy.
+/// The same where |s / cap| is at most kSmallTanh: cap * tanh(x rate) as an odd polynomial of x, the best of its
+/// degree. Six instructions of the FMA pipe in place of two of the special-function unit, which exponentials keep busy.
 /// @tparam kPrecise off by 2^-22.3 of the cap, with an instruction more, in place of 2^-18: with a cap of 50 that is
 /// 2e-4 of a score, where 16 bits of a probability leave 4e-3
 /// @tparam kInTerms rate and cap are in the terms, which takes four registers and saves two instructions. At head dim

@@ -101,7 +101,7 @@ void choose_block_m(cpu::Config& c, const Workload& workload, int rows_each, int
         if (rows % rows_each == 0) least = std::min(least, rows);
   cpu::Config tried = c;
   c.block_m = largest("block_m", [&](int rows) {
-    if (rows % rows_each != 0 || rows > most) return false;
+    if (rows % rows_each != 0 || rows > most || (workload.blocks && kLeastBlock % rows != 0)) return false;
     tried.block_m = rows;
     return rows == least || (rows < 2 * workload.len_q && blocks(tried, workload) >= kBlocksPerThread * c.threads);
   });
@@ -360,6 +360,8 @@ class CpuFamily final : public Family {
       return c;
     }
     c = with_tile(choose(kTile, kTileRows, facts, trace), c);
+    // The rows of a block walk one list, of a power of two of rows.
+    if (workload.blocks && kLeastBlock % (c.tile_vectors * device.lanes) != 0) c.tile_vectors = 1;
     choose_block_m(c, workload, c.tile_vectors * device.lanes, most_rows(workload, 256));
     return c;
   }

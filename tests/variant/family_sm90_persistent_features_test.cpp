@@ -130,7 +130,9 @@ TEST(Sm90PersistentFeatures, DefaultsFitTheRegisters) {
   EXPECT_THAT(default_of("b4h16l512d64"), HasSubstr("m_warpgroups=4"));
   EXPECT_THAT(default_of("b4h16l512d64:sinks"), HasSubstr("m_warpgroups=4"));
   EXPECT_THAT(default_of("b4h16l512d64:softcap=30"), HasSubstr("m_warpgroups=4"));
-  EXPECT_THAT(default_of("b4h16l512d64:bias=fp16"), HasSubstr("m_warpgroups=2,kv_groups=1"));
+  EXPECT_THAT(default_of("b4h16l512d64:bias=fp16"), HasSubstr("m_warpgroups=3,kv_groups=1"));
+  // A third of the rows of three would not be there.
+  EXPECT_THAT(default_of("b8h16l256k512d64:bias=fp16"), HasSubstr("m_warpgroups=2,kv_groups=1"));
   EXPECT_THAT(default_of("b4h16l512d64:causal_top_left:softcap=30"), HasSubstr("softmax_overlap=none"));
   EXPECT_THAT(default_of("b4h16l4096d128:softcap=30"), HasSubstr("block_n=96"));
   EXPECT_THAT(default_of("b4h16l4096d128:bias=fp16"), HasSubstr("block_n=64"));
@@ -151,9 +153,10 @@ TEST(Sm90PersistentFeatures, DefaultsFitTheRegisters) {
       parse_variant("fwd_sm90_persistent:m_warpgroups=2", blocks, hopper()).is_illegal(blocks, hopper()).value_or(""),
       HasSubstr("the 128 rows of a Q tile walk one list, of 64 rows here; write m_warpgroups=1"));
   const Workload biased = parse_workload("b4h16l512d64:bias=fp16");
-  EXPECT_THAT(
-      parse_variant("fwd_sm90_persistent:m_warpgroups=4", biased, hopper()).is_illegal(biased, hopper()).value_or(""),
-      HasSubstr("128 registers a thread, 112"));
+  EXPECT_THAT(parse_variant("fwd_sm90_persistent:m_warpgroups=4,stages=5", biased, hopper())
+                  .is_illegal(biased, hopper())
+                  .value_or(""),
+              HasSubstr("116 registers a thread, 112"));
 }
 
 }  // namespace

@@ -46,29 +46,24 @@ __device__ __forceinline__ void run_listed_tiles_overlapped(Mainloop<kConfig, kP
 #pragma unroll 1
   for (--n; n > first + 1;) {
     take_next_key();
-    loop.template overlapped<true, true, true>(s[0], p[1], s[1], p[0], queries, n, is_masked(key), biases,
-                                               next_key);
+    loop.template overlapped<true, true, true>(s[0], p[1], s[1], p[0], queries, n, is_masked(key), biases, next_key);
     --n;
     take_next_key();
-    loop.template overlapped<true, true, true>(s[1], p[0], s[0], p[1], queries, n, is_masked(key), biases,
-                                               next_key);
+    loop.template overlapped<true, true, true>(s[1], p[0], s[0], p[1], queries, n, is_masked(key), biases, next_key);
     --n;
   }
   // Two ends, as in Mainloop::run_overlapped.
   take_next_key();
   if (n == first) {
-    loop.template overlapped<true, true, false>(s[0], p[1], s[1], p[0], queries, n, is_masked(key), biases,
-                                               next_key);
+    loop.template overlapped<true, true, false>(s[0], p[1], s[1], p[0], queries, n, is_masked(key), biases, next_key);
     loop.release_queries();
     clear_values_of_last();
     loop.values_alone(p[1]);
   } else {
-    loop.template overlapped<true, true, true>(s[0], p[1], s[1], p[0], queries, n, is_masked(key), biases,
-                                               next_key);
+    loop.template overlapped<true, true, true>(s[0], p[1], s[1], p[0], queries, n, is_masked(key), biases, next_key);
     --n;
     take_next_key();
-    loop.template overlapped<true, true, false>(s[1], p[0], s[0], p[1], queries, n, is_masked(key), biases,
-                                               next_key);
+    loop.template overlapped<true, true, false>(s[1], p[0], s[0], p[1], queries, n, is_masked(key), biases, next_key);
     loop.release_queries();
     clear_values_of_last();
     loop.values_alone(p[0]);

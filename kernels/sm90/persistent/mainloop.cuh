@@ -279,8 +279,7 @@ struct Mainloop {
 #pragma unroll 1
     for (--n; n > first + 1; n -= 2) {
       overlapped<kMayHide, true, true>(s[0], p[1], s[1], p[0], queries, n, hides(n), biases, (n - 1) * kKeys);
-      overlapped<kMayHide, true, true>(s[1], p[0], s[0], p[1], queries, n - 1, hides(n - 1), biases,
-                                   (n - 2) * kKeys);
+      overlapped<kMayHide, true, true>(s[1], p[0], s[0], p[1], queries, n - 1, hides(n - 1), biases, (n - 2) * kKeys);
     }
     // One or two are left. Two ends cost nothing; copied to the same registers, probabilities would be what ptxas
     // serialises products for (C7513).

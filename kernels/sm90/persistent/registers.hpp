@@ -19,7 +19,7 @@ HEED_HOST_DEVICE constexpr int registers_of_features(const Config& c, const Prob
   const Features& f = problem.features;
   const int of_dropout = f.dropout ? 4 : 0;
   if (!changes_scores(f)) return of_dropout;
-  const int of_bias = copies_biases(c, problem) ? 0 : padded_dim(problem.head_dim) > 128 ? 24 : 16;
+  const int of_bias = copies_biases(c, problem) ? 4 : padded_dim(problem.head_dim) > 128 ? 24 : 16;
   return of_dropout + 4 + (f.bias ? of_bias + (c.softmax_overlap == SoftmaxOverlap::pv ? 48 : 0) : 0) +
          (has_left_bound(problem.mask) ? 4 : 0);
 }

@@ -163,8 +163,7 @@ struct Scores {
   }
   /// What biases hide of the scores of KV tile n, which change<false> has changed.
   __device__ __forceinline__ void hide_biased(AccS& s, const Gemms& gemms, int n) const {
-    if constexpr (kCopiesBiases)
-      changes.hide_biased(s, params, row(gemms, 0), key_of_lane(gemms, n), reads_bias(n));
+    if constexpr (kCopiesBiases) changes.hide_biased(s, params, row(gemms, 0), key_of_lane(gemms, n), reads_bias(n));
   }
 
   /// The probabilities of KV tile n, when they are summed, without those that are dropped.

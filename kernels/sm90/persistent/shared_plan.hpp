@@ -35,7 +35,8 @@ struct SharedPlan {
               ///< the queries
   int lines;  ///< (consumer threads, 16 bytes), with EpilogueStore::smem_b128_preaddressed: where a thread's lines go,
               ///< and how far it is from one to the next
-  int biases;  ///< (consumer warps, bias_tile_bytes), where biases are copied (copies_biases)
+  /// (consumer warps, bias_tile_bytes), where biases are copied (copies_biases).
+  int biases;
   int barriers;
   int q_tiles;            ///< (q_stages, q_tile_bytes): the QTile whose queries a stage holds; index -1: there is none
                           ///< left. With Scheduler::stream_k its piece behind it, and behind all StreamWords
