@@ -62,6 +62,7 @@ template <int kBytes, int kColumns>
 __device__ __forceinline__ void gather_bias_tile(const BiasTile<kColumns>& tile, int key, const char* head,
                                                  const ScoreFeatureParams& p) {
   constexpr int kAtOnce = 4;  // loads that are on their way together
+  constexpr BiasElement kAsWide = kBytes == 1 ? BiasElement::boolean : BiasElement::bf16;
   const int lane = static_cast<int>(threadIdx.x % 32);
 #pragma unroll 1
   for (int column = lane; column < kColumns; column += 32) {
@@ -72,7 +73,7 @@ __device__ __forceinline__ void gather_bias_tile(const BiasTile<kColumns>& tile,
 #pragma unroll
       for (int i = 0; i < kAtOnce; ++i) {
         const char* const from = of_key + max(min(tile.row + row + i, p.len_q - 1), 0) * p.bias_row * kBytes;
-        bits[i] = bits_of_bias < kBytes == 1 ? BiasElement::boolean : BiasElement::bf16 > (from);
+        bits[i] = bits_of_bias<kAsWide>(from);
       }
 #pragma unroll
       for (int i = 0; i < kAtOnce; ++i)

@@ -116,7 +116,7 @@ __device__ __forceinline__ void read_bias_words(BiasWords<kColumns>& words, cons
 }
 
 /// Adds them to row h of the scores. Every lane of the warp takes part.
-template <BiasElement kElement, bool kHides = true, int kRegisters>
+template <BiasElement kElement, int kRegisters>
 __device__ __forceinline__ void add_bias_words(float (&s)[kRegisters], int h, const BiasWords<2 * kRegisters>& words) {
   const bool odd = threadIdx.x % 2 != 0;
 #pragma unroll
@@ -135,8 +135,8 @@ __device__ __forceinline__ void add_bias_words(float (&s)[kRegisters], int h, co
       even_tile = odd ? theirs : low;
       odd_tile = odd ? high : theirs;
     }
-    add_pair<kElement, kHides>(s[8 * g + 2 * h], s[8 * g + 2 * h + 1], even_tile);
-    add_pair<kElement, kHides>(s[8 * g + 4 + 2 * h], s[8 * g + 4 + 2 * h + 1], odd_tile);
+    add_pair<kElement, true>(s[8 * g + 2 * h], s[8 * g + 2 * h + 1], even_tile);
+    add_pair<kElement, true>(s[8 * g + 4 + 2 * h], s[8 * g + 4 + 2 * h + 1], odd_tile);
   }
 }
 

@@ -322,7 +322,7 @@ struct ScoreChanges<kProblem, true> {
       } else {
         BiasWords<2 * kRegisters> words;
         read_bias_words<kBytes>(words, from);
-        add_bias_words<kElement, kHides>(s, h, words);
+        add_bias_words<kElement>(s, h, words);
       }
     }
   }

@@ -170,6 +170,13 @@ TEST(CpuDefaults, FollowTheUnitTheRegistersAndTheShape) {
       for (const int registers : {16, 32})
         for (const int processors : {1, 2, 5, 128})
           EXPECT_FALSE(chosen(text, lanes, registers, false, processors).empty());
+  // The rows of a block walk one list, of 64 rows.
+  for (const int rows : {1, 20, 30, 44, 60, 150, 1000})
+    for (const int lanes : {4, 8, 16})
+      for (const int registers : {16, 32}) {
+        const std::string listed = "b1h2l" + std::to_string(rows) + "k200d16:fp32:blocks=64/window1";
+        EXPECT_FALSE(chosen(listed.c_str(), lanes, registers, false, 2).empty()) << listed;
+      }
 }
 
 TEST(Families, IllegalConfigsSayWhy) {
