@@ -13,42 +13,57 @@ __device__ __forceinline__ int page_of(int key, int page_size) {
   return static_cast<int>(static_cast<unsigned>(key) / static_cast<unsigned>(page_size));
 }
 
-/// Goes through the boxes of the tile of keys from `key` on, a multiple of kKeys. Those behind the entry's last key are
-/// of a page that there is not, and come as zeros: the table need not have numbers for them. Numbers are asked for two
-/// at a time, as a load waits for its own. With four, or boxes in a row without a loop, the producer of
-/// fwd_sm90_persistent spills: of its 24 registers up to 176 bytes at head dim 128.
+/// The number of a page of an entry; of one behind the entry's last key that of a page that there is not: the table need
+/// not have a number for it. A page outside the pool comes as zeros (PTX ISA, tensor copies' out-of-bounds access).
+/// @param number where the table has it
+/// @param is_listed whether it lies in front of the entry's last key
+__device__ __forceinline__ int page_number(const ScoreFeatureParams& p, const int* number, bool is_listed) {
+  return is_listed ? *number : p.pages;
+}
+
+/// Where a tile that lies in one page begins.
+struct PlaceInPages {
+  int row;
+  int page;
+};
 /// @param p the launch as the entry has it
-/// @param rows of a box
+/// @param key the tile's first, a multiple of the keys of a tile
+__device__ __forceinline__ PlaceInPages place_in_pages(const ScoreFeatureParams& p, int key, int entry) {
+  const int page = page_of(key, p.page_size);
+  return {key - page * p.page_size, page_number(p, p.page_table + entry * p.page_table_batch + page, key < p.len_k)};
+}
+
+/// Goes through the boxes of the tile of keys from `key` on, a multiple of kKeys, that lies in several pages.
+/// @param p the launch as the entry has it
+/// @param rows of a box: a power of two that divides a page, less than kKeys
 /// @param load load(at, row, page) asks for the rows that lie `at` rows behind the tile's first, from row `row` of a
 /// page
 template <int kKeys, typename Load>
 __device__ __forceinline__ void for_boxes_in_pages(const ScoreFeatureParams& p, int key, int entry, int rows,
                                                    const Load& load) {
-  constexpr int kAtOnce = 2;
-  const int* table = p.page_table + entry * p.page_table_batch;
-  int page = page_of(key, p.page_size);
+  const int page = page_of(key, p.page_size);
+  const int* number = p.page_table + entry * p.page_table_batch + page;
+  // Boxes that are pages, all of which the table has: as few instructions as can be, two boxes a turn, as a load waits
+  // for its own.
+  if (rows == p.page_size && key + kKeys <= p.len_k) {
+#pragma unroll 1
+    for (int at = 0; at < kKeys; at += 2 * rows) {
+      const int first = number[0];
+      const int second = number[1];
+      load(at, 0, first);
+      load(at + rows, 0, second);
+      number += 2;
+    }
+    return;
+  }
   int row = key - page * p.page_size;
 #pragma unroll 1
-  for (int from = 0; from < kKeys; from += kAtOnce * rows) {
-    int numbers[kAtOnce];
-    int first_rows[kAtOnce];
-#pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) {
-      const int at = from + i * rows;
-      numbers[i] = p.pages;
-      if (at < kKeys && key + at < p.len_k) numbers[i] = clamped(table[page], 0, p.pages - 1);
-      first_rows[i] = row;
-      row += rows;
-      if (row == p.page_size) {
-        row = 0;
-        ++page;
-      }
-    }
-#pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) {
-      const int at = from + i * rows;
-      if (at >= kKeys) break;
-      load(at, first_rows[i], numbers[i]);
+  for (int at = 0; at < kKeys; at += rows) {
+    load(at, row, page_number(p, number, key + at < p.len_k));
+    row += rows;
+    if (row == p.page_size) {
+      row = 0;
+      ++number;
     }
   }
 }

@@ -133,13 +133,16 @@ struct Producer {
   /// The tile from `key` on out of pages.
   __device__ __forceinline__ void load_keys_from_pages(const ScoreFeatureParams& own, unsigned barrier, int key,
                                                        int kv_head, int batch) const {
-    sm90::for_boxes_in_pages<kConfig.block_n>(
-        own, key, batch, rows_of_page_box(kConfig, own.page_size), [&](int at, int row, int page) {
+    const auto load = [&](int at, int row, int page) {
 #pragma unroll 1
-          for (int b = 0; b < Smem::kBoxes; ++b)
-            ptx::cp_async_bulk_tensor_4d(smem.keys(keys.stage) + b * Smem::kKBox + at * Smem::kColumns, maps.k, barrier,
-                                         b * Smem::kColumns, row, kv_head, page);
-        });
+      for (int b = 0; b < Smem::kBoxes; ++b)
+        ptx::cp_async_bulk_tensor_4d(smem.keys(keys.stage) + b * Smem::kKBox + at * Smem::kColumns, maps.k, barrier,
+                                     b * Smem::kColumns, row, kv_head, page);
+    };
+    const int rows = rows_of_page_box(kConfig, own.page_size);
+    if (rows < kConfig.block_n) return sm90::for_boxes_in_pages<kConfig.block_n>(own, key, batch, rows, load);
+    const sm90::PlaceInPages place = sm90::place_in_pages(own, key, batch);
+    load(0, place.row, place.page);
   }
 
   __device__ __forceinline__ void load_values(int n, int kv_head, int batch) {

@@ -28,6 +28,9 @@ struct TmaProducer {
       has_right_bound(kProblem.mask) && kConfig.scheduler == Scheduler::static_persistent;
   using Smem = SmemLayout<kConfig, kProblem>;
   using Schedule = ProducerSchedule<kConfig, kProblem>;
+  using Place = sm90::PlaceInPages;
+  /// Boxes of one page and several columns that come without a loop: with four the producer spills 32 bytes.
+  static constexpr int kBoxesInARow = kBoxes <= 2 ? kBoxes : 1;
   static constexpr SharedPlan kPlan = Smem::kPlan;
   static constexpr bool kQueriesFirst = q_evict_first(kConfig.evict_first);
   static constexpr bool kKeysFirst = k_evict_first(kConfig.evict_first);
@@ -40,6 +43,7 @@ struct TmaProducer {
   static constexpr bool kLengths = kProblem.features.lengths;
   static constexpr bool kPrefix = kProblem.features.prefix;
   static constexpr bool kBlocks = kProblem.features.blocks;
+  static constexpr bool kPages = kProblem.features.pages;
   static constexpr bool kStreamK = streams(kConfig);
 
   const Params<kProblem>& params;  ///< of the launch, or of an entry (of_entry)
@@ -88,7 +92,7 @@ struct TmaProducer {
         int last = tiles.end - 1;
         if constexpr (kBlocks) last = key_of_tile(last);
         load_operand<kKeysFirst>(maps.k, smem.keys(g, 0), smem.kv_full(g, 0), last, kv_head, tile.batch, stays,
-                                 origin(tile));
+                                 origin(tile), place_of_tile(last, origin(tile), tile.batch));
       }
     }
     if constexpr (kFirst > 0) load_q(tile, 0, 0, kFirst, stays);
@@ -115,12 +119,14 @@ struct TmaProducer {
   }
 
   /// @param tile its number, or with lists of blocks its first key (key_of_tile)
+  /// @param place place_of_tile
   template <bool kEvictFirst>
   __device__ __forceinline__ void load_operand(const TensorMap& map, unsigned to, unsigned barrier, int tile,
-                                               int kv_head, int batch, bool stays, int first_key) const {
+                                               int kv_head, int batch, bool stays, int first_key,
+                                               const Place& place) const {
     if constexpr (reads_past_keys(kProblem.features)) {
       load_keys_of_entry<kEvictFirst>(map, to, barrier, first_key_of(tile, first_key), kv_head, batch,
-                                      kSomeStay && !stays);
+                                      kSomeStay && !stays, place);
       return;
     }
 #pragma unroll
@@ -139,17 +145,25 @@ struct TmaProducer {
   /// The tile of keys from `key` on, counted from the entry's first.
   template <bool kEvictFirst>
   __device__ __forceinline__ void load_keys_of_entry(const TensorMap& map, unsigned to, unsigned barrier, int key,
-                                                     int kv_head, int batch, bool evict_first) const {
-    if constexpr (kProblem.features.pages)
-      if (params.page_table != nullptr)
+                                                     int kv_head, int batch, bool evict_first,
+                                                     const Place& place) const {
+    if constexpr (kPages) {
+      if (params.page_table != nullptr && !lies_in_a_page())
         return sm90::for_boxes_in_pages<kConfig.block_n>(
             params, key, batch, rows_of_page_box(kConfig, params.page_size), [&](int at, int row, int page) {
-#pragma unroll 1
+#pragma unroll kBoxesInARow
               for (int b = 0; b < kBoxes; ++b)
                 sm90::load_box<kEvictFirst>(to + (b * kConfig.block_n + at) * tile::kBoxRowBytes, map, barrier, b, row,
                                             kv_head, page, evict_first);
             });
-    if constexpr (kLengths) {
+      if (params.page_table != nullptr) {
+        key = place.row;
+        batch = place.page;
+      } else if constexpr (kLengths) {
+        key += entry.rows.first_k;
+        batch = entry.rows.k_batch;
+      }
+    } else if constexpr (kLengths) {
       key += entry.rows.first_k;
       batch = entry.rows.k_batch;
     }
@@ -241,6 +255,20 @@ struct TmaProducer {
     return batch;
   }
 
+  /// Whether each KV tile of a launch with pages lies in one.
+  __device__ __forceinline__ bool lies_in_a_page() const {
+    return rows_of_page_box(kConfig, params.page_size) == kConfig.block_n;
+  }
+  /// The page of a KV tile that lies in one, else nothing of use. Of a tile's keys it is asked for before the wait for a
+  /// free stage, and kept for the values.
+  /// @param tile,first_key as load_operand has them
+  __device__ __forceinline__ Place place_of_tile(int tile, int first_key, int batch) const {
+    if constexpr (kPages)
+      if (params.page_table != nullptr && lies_in_a_page())
+        return sm90::place_in_pages(params, first_key_of(tile, first_key), batch);
+    return {};
+  }
+
   /// The first key of KV tile n of a list.
   __device__ __forceinline__ int key_of_tile(int n) const {
     return first_key_of_tile<kConfig, kProblem>(params, entry.listed.blocks, n);
@@ -317,6 +345,8 @@ struct TmaProducer {
     if (!started) load_q(tile, q_stage, 0, kConfig.m_warpgroups, stays && kResidentFirstTiles == 0);
     // With lists of blocks the first keys of the tiles before, the last of which is the next with values.
     int before[kKvGroups][v_lag(kConfig)];
+    // Likewise their places in pages.
+    Place places_before[kKvGroups][v_lag(kConfig)];
     bool more = true;
     for (int kv_stage = 0; more; ++kv_stage) {
       more = false;
@@ -334,6 +364,8 @@ struct TmaProducer {
         // The number of a listed block is asked for before the wait for a free stage.
         int key = n;
         if constexpr (kBlocks) key = has_keys ? key_of_tile(n) : 0;
+        Place place{};
+        if (kPages && has_keys) place = place_of_tile(key, origin(tile), tile.batch);
         if (!started || kv_stage > 0) {
           // No one has used a stage before; asking takes 30 clocks, in front of loads that are waited for.
           if (!started || kv_stage >= kConfig.stages) ptx::mbarrier_wait(smem.kv_empty(g, stage), ring[g].parity);
@@ -341,15 +373,19 @@ struct TmaProducer {
           const bool keys_stay = stays && (kResidentFirstTiles == 0 || (started && kv_stage < kResidentFirstTiles));
           if (has_keys)
             load_operand<kKeysFirst>(maps.k, smem.keys(g, stage), barrier, key, kv_head, tile.batch, keys_stay,
-                                     origin(tile));
+                                     origin(tile), place);
           if (has_values)
             load_operand<kValuesFirst>(maps.v, smem.values(g, stage), barrier,
                                        kBlocks ? before[g][v_lag(kConfig) - 1] : n + v_lag(kConfig), kv_head,
-                                       tile.batch, stays, origin(tile));
+                                       tile.batch, stays, origin(tile), places_before[g][v_lag(kConfig) - 1]);
         }
         if constexpr (kBlocks) {
           if constexpr (v_lag(kConfig) > 1) before[g][1] = before[g][0];
           before[g][0] = key;
+        }
+        if constexpr (kPages) {
+          if constexpr (v_lag(kConfig) > 1) places_before[g][1] = places_before[g][0];
+          places_before[g][0] = place;
         }
         ring[g].advance();
       }
