@@ -168,8 +168,9 @@ inline RowEnd end_of_row(const Params& p, long long head, bool sees, float maxim
   float scale = 1;
   if constexpr (kFeatures.dropout) scale = dropout_scale(p);
   if constexpr (kFeatures.sinks)
-    if (p.sinks != nullptr && p.sinks[head] > -kInfinity) {
+    if (p.sinks != nullptr && p.sinks[head] != -kInfinity) {
       const float sink = p.sinks[head] * kLog2E;
+      if (sink != sink) return {true, sink, sink, sink, sink};  // NaN changes all
       if (!sees) return {false, sink, 1, 0, p.sinks[head]};
       const float both = sink > maximum ? sink : maximum;
       const float of_keys = exp2<kExp2>(broadcast(maximum - both))[0];

@@ -27,6 +27,7 @@ struct Timed {
     for (int launch = 0; launch < timing.launches; ++launch) {
       const measure::TimedSets::Sources from = sets.sources(launch);
       heed_tensors t = of_set(from.q);
+      t.q = static_cast<const std::byte*>(t.q) + from.q_bytes;
       t.k = of_set(from.k).k;
       t.v = of_set(from.v).v;
       t.o = of_set(from.o).o;

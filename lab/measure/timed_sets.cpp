@@ -27,11 +27,21 @@ constexpr double kMostImageBytes = 4e9;
 constexpr double kMostColdSets = 1024;
 constexpr std::uint64_t kComparedBytes = 64 << 10;
 constexpr double kOracleFlops = 0.1e9;  // for one set's outputs; rows beyond it are drawn anew for every check
-// Of the scale from one cycle to the next. Outputs of N(0, 1) inputs move by as much, relatively: several times what is
-// allowed of bf16. Two sets and 100 launches have 25 cycles; scores stay what they are but for a third.
-constexpr double kScaleStep = 0.015;
+constexpr std::int64_t kQueryAlignment = 16;    // of TMA, and of the widest loads
+
+// How often Q can be moved on by a head of keys until one meets its keys again. Where heads of a row lie side by side
+// the entries of a batch do not count: a row further is the same head.
+std::int64_t most_moves(const Workload& w) {
+  if (w.quantised && w.quantised->q) return 1;  // its factors lie elsewhere
+  if (w.dim * static_cast<std::int64_t>(size_of(w.dtype_q())) % kQueryAlignment != 0) return 1;
+  return w.layout == Layout::bhld && !w.ragged ? w.batch * w.heads_kv : w.heads_kv;
+}
 
 }  // namespace
+
+std::int64_t most_launches(const Workload& workload, int sets) {
+  return static_cast<std::int64_t>(sets) * sets * most_moves(workload);
+}
 
 TimingPlan plan_timing(const Workload& workload, const DeviceFacts& device, Caches caches) {
   const double bytes = std::max(1.0, workload.bytes());
@@ -52,8 +62,9 @@ TimingPlan plan_timing(const Workload& workload, const DeviceFacts& device, Cach
   // At least two rounds over the sets: what an output holds when it is written again was computed from other inputs, so
   // that a candidate which recognises its own last output finds nothing it could leave there.
   const double least_launches = 2.0 * plan.sets;
-  plan.launches = static_cast<int>(
-      std::clamp(std::round(replay_us / guess_us), least_launches, std::max(least_launches, kMostLaunches)));
+  const double most = std::min(kMostLaunches, static_cast<double>(most_launches(workload, plan.sets)));
+  plan.launches =
+      static_cast<int>(std::clamp(std::round(replay_us / guess_us), least_launches, std::max(least_launches, most)));
   plan.replays = static_cast<int>(std::clamp(2 * replay_us / (guess_us * plan.launches), 1.0, 10.0));
   return plan;
 }
@@ -70,6 +81,8 @@ TimedSets::TimedSets(const Workload& workload, const TimingPlan& plan, const Lau
   verify::SceneOptions options;
   options.with_lse = false;  // what a plain SDPA call asks for
   options.page_seed = seed;  // sets lend each other K and V
+  HEED_CHECK(plan.launches <= most_launches(workload, plan.sets));
+  options.repeated_query_heads = (plan.launches - 1) / plan.sets / plan.sets * (workload.heads / workload.heads_kv);
   for (int set = 0; set < plan.sets; ++set) {
     const std::uint64_t set_seed = substream(seed, static_cast<std::uint64_t>(set));
     scenes_.emplace_back(workload, verify::make_inputs(workload, inputs, set_seed), launch, set_seed, options);
@@ -86,12 +99,9 @@ TimedSets::Sources TimedSets::sources(int launch) const {
   const int round = launch / sets;
   const int cycle = round / sets;
   const auto at = [&](int place) { return order_[static_cast<std::size_t>(place % sets)]; };
-  return {at(launch), at(launch + round), at(launch + 2 * round + cycle), at(launch)};
-}
-
-double TimedSets::scale_of(int launch) const {
-  const int cycle = launch / plan_.sets / plan_.sets;
-  return workload_.softmax_scale() * std::max(0.5, 1 - kScaleStep * cycle);
+  const std::int64_t moved = cycle * (workload_.heads / workload_.heads_kv) * scenes_.front().q().strides.head;
+  return {at(launch), at(launch + round), at(launch + 2 * round + cycle), at(launch),
+          static_cast<std::uint64_t>(moved) * size_of(workload_.dtype_q())};
 }
 
 double TimedSets::untimed_bytes() const {
@@ -129,7 +139,7 @@ void TimedSets::prepare(worker::Worker& worker, const std::vector<std::pair<int,
       const Sources from = sources(n);
       worker::Launch launch = scenes_.front().launch();
       const worker::Launch& base = scenes_.front().launch();  // all sets have the same layout
-      launch.q = offset_of(from.q) + base.q;
+      launch.q = offset_of(from.q) + base.q + from.q_bytes;
       launch.k = offset_of(from.k) + base.k;
       launch.v = offset_of(from.v) + base.v;
       launch.o = offset_of(from.o) + base.o;
@@ -139,7 +149,6 @@ void TimedSets::prepare(worker::Worker& worker, const std::vector<std::pair<int,
       if (base.v_scales != worker::kNull) launch.v_scales = offset_of(from.v) + base.v_scales;
       launch.workspace = plan.workspace_bytes > 0 ? offset_of(from.o) + base.workspace : worker::kNull;
       launch.semaphores = plan.semaphores > 0 ? offset_of(from.o) + base.semaphores : worker::kNull;
-      launch.shape.scale = static_cast<float>(scale_of(n));
       const auto& of_q = scene(from.q).launch().shape;
       launch.shape.dropout_seed = of_q.dropout_seed;
       launch.shape.dropout_offset = of_q.dropout_offset;
@@ -177,7 +186,7 @@ worker::ChannelRange TimedSets::channels_of(const verify::Place& place, Dtype dt
 verify::Reference TimedSets::reference(int launch, const worker::ChannelFactors& factors, std::uint64_t seed) const {
   const Sources from = sources(launch);
   const verify::Scene& of_q = scene(from.q);
-  const std::byte* const begin = of_q.image().data() + of_q.q().offset;
+  const std::byte* const begin = of_q.image().data() + of_q.q().offset + from.q_bytes;
   std::vector<std::byte> q(begin, begin + of_q.q().bytes);
   worker::multiply_channels(q.data(), channels_of(of_q.q(), workload_.dtype_q(), 0), factors);
   HostTensors tensors = of_q.tensors();
@@ -188,9 +197,7 @@ verify::Reference TimedSets::reference(int launch, const worker::ChannelFactors&
   tensors.v = of_v.v;
   tensors.k_scales = of_k.k_scales;
   tensors.v_scales = of_v.v_scales;
-  Workload w = workload_;
-  w.scale = scale_of(launch);
-  return verify::make_reference(w, tensors, verify::choose_rows(w, kOracleFlops, seed));
+  return verify::make_reference(workload_, tensors, verify::choose_rows(workload_, kOracleFlops, seed));
 }
 
 // In pieces that stay in a core's cache.

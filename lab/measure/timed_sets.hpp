@@ -26,12 +26,17 @@ struct TimingPlan {
 
 TimingPlan plan_timing(const Workload& workload, const DeviceFacts& device, Caches caches);
 
+/// Launches that a replay over `sets` sets may have so that no head of queries meets the same keys twice: each of Q with
+/// each of K, as often as Q can be moved on by a head of keys.
+std::int64_t most_launches(const Workload& workload, int sets);
+
 /// Several input sets, side by side in one image.
 ///
 /// With round r = n / S and cycle c = n / S^2, launch n of a replay reads Q of set n % S, K of set (n + r) % S and V of
-/// set (n + 2 r + c) % S, writes O of set n % S and multiplies scores by a scale of its cycle; the sets are counted in
-/// a random order. No two launches of a replay have the same output: one that was left or kept somewhere is wrong for
-/// all others, and which memory the next launch reads cannot be guessed, so nothing can be gained by fetching it early.
+/// set (n + 2 r + c) % S, and writes O of set n % S; the sets are counted in a random order. In cycle c Q begins c heads
+/// of keys later, its first heads behind its last. So no head of queries meets the same keys twice within a replay:
+/// neither outputs nor scores that were left or kept somewhere are those of another launch. Which memory the next
+/// launch reads cannot be guessed, so nothing can be gained by fetching it early.
 class TimedSets {
  public:
   /// @param memory what a launch may take besides the tensors; each set has its own
@@ -75,11 +80,9 @@ class TimedSets {
     int k = 0;
     int v = 0;
     int o = 0;
+    std::uint64_t q_bytes = 0;  ///< from the beginning of Q to where the launch's begins
   };
   [[nodiscard]] Sources sources(int launch) const;
-  /// The softmax scale of a launch: the workload's in the first S^2 launches, then 1.5% of it less from cycle to cycle.
-  /// Q, K and V come round where a replay has more launches than S sets have combinations.
-  [[nodiscard]] double scale_of(int launch) const;
 
   /// What a launch must have written with K multiplied by `factors`, in some rows of some heads, which the seed
   /// chooses. The factors go into Q, exactly.

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstring>
 #include <numeric>
+#include <utility>
 
 #include "base/parallel.hpp"
 #include "variant/strictness.hpp"
@@ -79,7 +80,13 @@ bool Gate::check_equal_heads(Scene scene, std::uint64_t seed) {
 
 bool Gate::check_given() {
   start(std::string(kGivenTensors));
-  const Scene scene = make_scene(workload_, values_of(*options_.tensors));
+  // Features have inputs of their own, which the given tensors say nothing of.
+  InputValues values = make_inputs(workload_, InputClass::normal, next_seed());
+  InputValues given = values_of(*options_.tensors);
+  values.q = std::move(given.q);
+  values.k = std::move(given.k);
+  values.v = std::move(given.v);
+  const Scene scene = make_scene(workload_, values);
   const Reference reference = make_reference(scene, choose_rows(workload_, options_.oracle_flops, next_seed()));
   if (2 * reference.tolerance.unresolved > static_cast<std::int64_t>(reference.rows.size())) {
     double size = 0;

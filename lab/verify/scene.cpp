@@ -65,6 +65,10 @@ Scene::Scene(const Workload& workload, const InputValues& values, const LaunchPl
     return result;
   };
   q_ = place_tensor(q_extent, options.padding_rows, w.dtype_q());
+  const std::uint64_t repeated =
+      static_cast<std::uint64_t>(options.repeated_query_heads * q_.strides.head) * size_of(w.dtype_q());
+  HEED_CHECK(repeated <= q_.bytes && (repeated == 0 || options.padding_rows == 0));
+  at = aligned(q_.offset + q_.bytes + repeated) + kGuardBytes;
   k_ = place_tensor(k_extent, paged_padding(w, options.padding_rows), w.dtype_k());
   v_ = place_tensor(v_extent, paged_padding(w, options.padding_rows), w.dtype_v());
   const auto place_array = [&](FeatureInput input, std::size_t numbers) {
@@ -132,6 +136,7 @@ Scene::Scene(const Workload& workload, const InputValues& values, const LaunchPl
   }
   guard_until(at);
   for (std::size_t i = 0; i < scales.size(); ++i) put_input(inputs()[i], values, scales[i] ? &*scales[i] : nullptr);
+  std::memcpy(image_.data() + q_.offset + q_.bytes, image_.data() + q_.offset, repeated);
 
   launch_.q = q_.offset;
   launch_.k = k_.offset;

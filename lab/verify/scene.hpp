@@ -45,6 +45,7 @@ struct SceneOptions {
   bool with_lse = true;
   std::int64_t padding_rows = 0;  ///< rows of NaN after each head's own; none in O where a plan says how it lies
   std::uint64_t page_seed = 1;    ///< of the order of pages: scenes of one timing have the same
+  std::int64_t repeated_query_heads = 0;  ///< first heads of Q that lie behind it once more; without padding alone
 };
 
 class Scene {

@@ -79,8 +79,19 @@ enum class Step : std::uint32_t {
   load_filter,
 };
 
+/// What XRSTOR reads to bring registers to their initial state: the legacy region, with MXCSR alone not zero, and a
+/// header that names no component (Intel SDM, vol. 1, 13.4).
+struct alignas(64) InitialRegisters {
+  std::byte bytes[576];
+};
+constexpr std::size_t kMxcsrAt = 24;
+
 /// Everything a runner needs to know, in shared memory.
 struct Plan {
+  InitialRegisters initial_registers;
+  std::uint64_t register_components;  ///< of XCR0, those that are cleared behind each launch; 0: the processor has no XSAVE
+  std::uint64_t has_segment_bases;    ///< not zero: programs may write the bases of FS and GS
+  std::size_t stack_bytes;            ///< of a thread
   Command* command;
   Status* status;
   Progress* progress;

@@ -137,8 +137,9 @@ void Offload::run_rows(const View& view, const Launch& launch, const std::int32_
   plan->info(known);
   if (known.workspace_bytes > work_->workspace.bytes) work_->prepared = std::numeric_limits<std::size_t>::max();
   std::byte* const workspace = at_least(work_->workspace, known.workspace_bytes);
-  if (known.workspace_zeroed > 0 && known.workspace_zeroed != work_->prepared) {
-    lanes_->prepare(plan, workspace);
+  // A plan that asks for no zeros writes where another has them.
+  if (known.workspace_bytes > 0 && known.workspace_zeroed != work_->prepared) {
+    if (known.workspace_zeroed > 0) lanes_->prepare(plan, workspace);
     work_->prepared = known.workspace_zeroed;
   }
   heed_tensors t;

@@ -11,8 +11,8 @@ from heed.feature_calls import BLOCK
 
 ROWS = 128  # of a block of its lists, its default
 LEAST_PAGE = 16  # keys a product of Triton takes at least
-# Scores up to which a mask is evaluated as it stands, at 8 bytes each and more; compiled, that of 16,384 rows and keys took over two minutes on an H200.
-MOST_SCORES_AT_ONCE = 2**31
+# Of free memory, for a score of a mask that is evaluated as it stands; compiled, that of 16,384 rows and keys took over two minutes on an H200.
+BYTES_A_SCORE = 16
 
 
 class Flex:
@@ -37,7 +37,7 @@ class Flex:
             by_entry = t.key_lengths is not None or (_hides(t.bias) and t.bias.shape[0] > 1)
             by_head = (t.listed is not None and t.listed.shape[1] > 1) or (_hides(t.bias) and t.bias.shape[1] > 1)
             batch, heads = w.batch if by_entry or w.page else None, w.heads if by_head else None
-            at_once = (batch or 1) * (heads or 1) * len_q * len_k <= MOST_SCORES_AT_ONCE
+            at_once = (batch or 1) * (heads or 1) * len_q * len_k * BYTES_A_SCORE <= _free_bytes(t.device)
             block_mask = flex.create_block_mask(mask, batch, heads, len_q, len_k, device=t.device, BLOCK_SIZE=(ROWS, w.page or ROWS), _compile=not at_once)
         if w.page:
             pages = _pages_of(t)
@@ -61,6 +61,10 @@ class Flex:
             return o[0].transpose(0, 1) if w.ragged else o
 
         return call
+
+
+def _free_bytes(device):
+    return torch.cuda.mem_get_info(device)[0] if torch.device(device).type == "cuda" else 2**32
 
 
 def _hides(bias):

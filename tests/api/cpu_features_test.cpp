@@ -223,6 +223,36 @@ TEST_F(CpuFeatures, RowsWithoutKeysHaveTheirSink) {
   heed_plan_destroy(plan);
 }
 
+TEST_F(CpuFeatures, ASinkThatIsNotANumberChangesAllOfItsHead) {
+  for (const int len_q : {2, 40}) {
+    heed_problem p = cpu_problem(fmt::format("b1h2l{}k9d16:fp32:sinks", len_q), HEED_WANTS_LSE | HEED_HAS_SINKS);
+    const auto count = static_cast<std::size_t>(2 * len_q);
+    std::vector<float> q(count * 16, 0.5F), k(2 * 9 * 16, 0.25F), v(2 * 9 * 16, 3), o(count * 16, 7), lse(count, 7);
+    const std::vector<float> sinks = {NAN, -INFINITY};
+    heed_tensors t;
+    heed_tensors_init(&t);
+    t.q = q.data();
+    t.k = k.data();
+    t.v = v.data();
+    t.o = o.data();
+    t.lse = lse.data();
+    t.sinks = sinks.data();
+    heed_plan* plan = plan_of(p);
+    std::vector<unsigned char> room(1 << 20);
+    ASSERT_EQ(heed_plan_run(plan, &t, room.data(), nullptr), HEED_OK) << heed_last_error();
+    for (std::size_t i = 0; i < count; ++i) {
+      const bool is_first = i < count / 2;
+      ASSERT_EQ(std::isnan(lse[i]), is_first) << i;
+      for (std::size_t d = 0; d < 16; ++d)
+        if (is_first)
+          ASSERT_TRUE(std::isnan(o[i * 16 + d])) << i;
+        else
+          ASSERT_NEAR(o[i * 16 + d], 3, 1e-5) << i;
+    }
+    heed_plan_destroy(plan);
+  }
+}
+
 TEST_F(CpuFeatures, RaggedRowsWithoutKeysAreZeros) {
   heed_problem p = cpu_problem("b2h3l5k1d16:fp32:ragged", HEED_WANTS_LSE | HEED_RAGGED);
   p.len_k = p.total_k = 0;

@@ -77,6 +77,12 @@ TEST_F(Minilm, CaseFilesNameTensorsByTheirOwnFolder) {
   EXPECT_EQ(json["results"][1]["workload"], "b1h12l128d32:fp32:causal_top_left");
   EXPECT_EQ(json["results"][1]["checks"].back()["name"], "the given tensors, no log-sum-exp asked for");
   EXPECT_FALSE(json["results"][1]["checks"].back().contains("times_unfused")) << "the bar is of fp16 and bf16";
+  for (const char* features : {"sinks:bias=fp32/hlk:alibi", "prefix=8:blocks=64/window0:out_norm=1e-05/h"}) {
+    const Printed with_features =
+        heed_command(fmt::format("verify fwd_cpu --device cpu --seed 3 --cases {} {}",
+                                 case_file(fmt::format("qkv=real/layer5.safetensors:fp32:{}\n", features)), cache()));
+    EXPECT_EQ(with_features.code, 0) << features << "\n" << with_features.out << with_features.err;
+  }
 
   const auto refused = [&](const std::string& line, int code, const std::string& words) {
     expect_refusal("verify fwd_cpu --device cpu --cases " + case_file(line) + " " + cache(), code, words);

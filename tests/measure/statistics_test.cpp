@@ -216,26 +216,37 @@ TEST(TimingPlan, SetsFitTheCacheOrFloodIt) {
     EXPECT_GT(plan_timing(parse_workload(text), device, Caches::warm).launches, 50) << text;
 }
 
-// Whatever a candidate keeps of a launch is wrong for every other one of the replay: in tensors that come together, or
-// by a scale that moves outputs by more than is allowed.
-TEST(TimedSets, NoTwoLaunchesOfAReplayHaveOneOutput) {
-  const Workload w = parse_workload("b1h1l2d8:fp16");
-  for (int sets = 2; sets <= 11; ++sets) {
-    const TimedSets timed(w, {.sets = sets, .launches = std::max(100, 2 * sets), .replays = 1}, {}, 1);
-    std::map<std::tuple<int, int, int>, std::vector<double>> scales;
-    std::set<std::tuple<int, int, double>> scores;  // of Q and K alone
-    for (int n = 0; n < timed.plan().launches; ++n) {
-      const TimedSets::Sources from = timed.sources(n);
-      const double scale = timed.scale_of(n);
-      EXPECT_GT(scale, 0.6 * w.softmax_scale());
-      EXPECT_LE(scale, w.softmax_scale());
-      EXPECT_TRUE(scores.emplace(from.q, from.k, scale).second) << sets << " sets, launch " << n;
-      for (const double other : scales[{from.q, from.k, from.v}])
-        EXPECT_GT(std::abs(scale - other), 0.01 * w.softmax_scale()) << sets << " sets, launch " << n;
-      scales[{from.q, from.k, from.v}].push_back(scale);
-      if (n < sets * sets) {
-        EXPECT_EQ(scale, w.softmax_scale());
+// Whatever a candidate keeps of a launch, outputs or scores, is of no use in another one of the replay: no head of queries
+// meets the same head of keys twice.
+TEST(TimedSets, NoHeadOfQueriesMeetsItsKeysTwiceInAReplay) {
+  for (const char* text : {"b1h1l2d8:fp16", "b2h6hkv3l2d8:fp16", "b2h6hkv3l3d8:bf16:blhd", "b3h2l4d8:fp16:ragged"}) {
+    const Workload w = parse_workload(text);
+    const std::int64_t group = w.heads / w.heads_kv;
+    for (int sets = 2; sets <= 11; ++sets) {
+      const auto launches = static_cast<int>(std::min<std::int64_t>(150, most_launches(w, sets)));
+      ASSERT_GE(launches, 2 * sets);
+      const TimedSets timed(w, {.sets = sets, .launches = launches, .replays = 1}, {}, 1);
+      using Met = std::tuple<int, std::vector<std::byte>, int, std::int64_t, std::int64_t>;
+      std::set<Met> met;
+      std::set<std::tuple<int, int, int, std::uint64_t>> combinations;
+      for (int n = 0; n < launches; ++n) {
+        const TimedSets::Sources from = timed.sources(n);
+        combinations.emplace(from.q, from.k, from.v, from.q_bytes);
+        const verify::Scene& of_q = timed.scene(from.q);
+        const Strides& strides = of_q.q().strides;
+        // The first row of each head that shares keys, for all entries of the batch that it can lie in.
+        for (std::int64_t b = 0; b < (w.ragged ? 1 : w.batch); ++b)
+          for (std::int64_t h = 0; h < w.heads; h += group) {
+            const auto at = of_q.q().offset + from.q_bytes +
+                            static_cast<std::uint64_t>(b * strides.batch + h * strides.head) * size_of(w.dtype_q());
+            ASSERT_LE(at + 16, of_q.k().offset);
+            std::vector<std::byte> row(of_q.image().begin() + static_cast<std::ptrdiff_t>(at),
+                                       of_q.image().begin() + static_cast<std::ptrdiff_t>(at + 16));
+            EXPECT_TRUE(met.emplace(from.q, std::move(row), from.k, b, h / group).second)
+                << text << ", " << sets << " sets, launch " << n << ", entry " << b << ", head " << h;
+          }
       }
+      EXPECT_EQ(combinations.size(), static_cast<std::size_t>(launches));
     }
   }
 }

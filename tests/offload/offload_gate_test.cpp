@@ -18,6 +18,28 @@ TEST(OffloadGate, RandomPageSplits) {
   }
 }
 
+// A head dim without programs runs on padded copies, which lie in the workspace where keys that are split over threads
+// have their counters.
+TEST(OffloadGate, PaddedCopiesBetweenSplitKeys) {
+  for (const auto& [dim, dim_v] : {std::pair{12, 12}, {16, 12}, {12, 16}})
+    for (const std::int64_t device_pages : {0, 40}) {
+      heed_offload_config c = pool_config(320, device_pages);
+      c.heads = c.heads_kv = 1;
+      c.dim = dim;
+      c.dim_v = dim_v;
+      c.threads = 2;
+      const Pool pool(c);
+      ASSERT_NE(pool.pool, nullptr);
+      PoolCase one(pool, {pool.add(), pool.add()}, 7);
+      one.call().mask = HEED_MASK_CAUSAL_BOTTOM_RIGHT;
+      for (const auto& [keys, rows] : {std::pair{600, 3}, {1, 1}, {520, 30}, {1, 1}, {2, 2}}) {
+        ASSERT_EQ(one.run(0, keys, rows, &heed_offload_prefill), HEED_OK) << heed_last_error();
+        one.check(2e-5);
+        if (HasFatalFailure()) return;
+      }
+    }
+}
+
 // Pages of 8 bits: results are those over the numbers that pages have, element times factor, of keys that the pool
 // quantised and of keys that came quantised. HEED_SPLITS=N takes N / 4.
 TEST(OffloadGate, RandomPageSplitsOfEightBits) {
