@@ -5,7 +5,7 @@
 
 A task is one workload on one whole GPU of a kind; what it brings back is a book of its champion and the evidence of its run. A task whose worker
 or node dies runs again on another, and costs the others nothing. What has come back lies in the folder of results, one file a workload: the
-same command goes on where it was.
+same command puts its champions into the book, if they are not there, and goes on where it was.
 Ray (https://docs.ray.io) is not a requirement of Heed: pip install "ray[default]". Every node needs the same version of Heed.
 """
 
@@ -165,9 +165,18 @@ def evolve(options, say):
     except OSError as error:
         raise FleetError(f"{folder} is no folder to write into: {error}") from error
 
-    rows = {workload: row for workload in workloads if (row := finished(folder, workload, version, options.trials))}
-    for row in rows.values():
-        say(f"{len(rows)} of {len(workloads)} were done: {line_of(row)}")
+    def merged(row):
+        """The row, as one that failed where its champion could not be put into the book. Its file stays: the same command merges it again."""
+        if row["state"] != DONE or not (wrong := merge(heed, row, options.book)):
+            return row
+        return row | {"state": "failed", "reason": f"its champion is in {file_of(folder, row['workload'])} and not in the book: {wrong}"}
+
+    rows = {}
+    for workload in workloads:
+        # An earlier command may have ended between keeping the row and merging it; merging twice is merging once.
+        if row := finished(folder, workload, version, options.trials):
+            rows[workload] = merged(row)
+            say(f"{len(rows)} of {len(workloads)}, by an earlier command: {line_of(rows[workload])}")
     left = [workload for workload in workloads if workload not in rows]
     if left:
         try:
@@ -190,10 +199,8 @@ def evolve(options, say):
                         row = {"workload": workload, "state": "failed", "reason": str(error).strip().splitlines()[0], "run": None, "book": None, "evidence": None}
                     row |= {"version": version, "trials": options.trials}
                     keep(folder, row)
-                    if row["state"] == DONE and (wrong := merge(heed, row, options.book)):
-                        row |= {"state": "failed", "reason": f"its champion is in {file_of(folder, workload)} and not in the book: {wrong}"}
-                    rows[workload] = row
-                    say(f"{len(rows)} of {len(workloads)}: {line_of(row)}")
+                    rows[workload] = merged(row)
+                    say(f"{len(rows)} of {len(workloads)}: {line_of(rows[workload])}")
             except KeyboardInterrupt:
                 for one in under_way:
                     ray.cancel(one, force=True)

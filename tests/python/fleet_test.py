@@ -11,6 +11,7 @@ import sys
 import tempfile
 import threading
 import time
+import types
 import unittest
 from pathlib import Path
 from unittest import mock
@@ -24,6 +25,9 @@ folder, arguments = os.path.dirname(__file__), sys.argv[1:]
 if arguments == ["--version"]:
     print("heed 0 of sources 1")
 elif arguments[0] == "book":
+    if os.path.exists(folder + "/locked"):
+        print("heed: the book is locked", file=sys.stderr)
+        sys.exit(1)
     with open(folder + "/merged", "a") as file:
         file.write(open(arguments[2]).read() + "\\n")
 else:
@@ -39,6 +43,37 @@ else:
     open(value("--evidence"), "w").write("{}")
     print(json.dumps({"result": {"summary": "Faster: " + workload}, "trials": value("--trials")}))
 """
+
+
+def ray_of(nodes):
+    """Stands in for Ray with nodes of these resources: runs a task when its end is waited for, in this process. `asked` lists what it was asked for."""
+
+    class Task:
+        def __init__(self, function):
+            self.function = function
+
+        def options(self, name, **needs):
+            ray.asked.append(needs)
+            return self
+
+        def remote(self, *arguments):
+            return lambda: self.function(*arguments)
+
+    def init(address, **_):
+        ray.addresses.append(address)
+        return types.SimpleNamespace(dashboard_url="")
+
+    ray = types.ModuleType("ray")
+    ray.asked, ray.addresses, ray.cancelled = [], [], []
+    ray.init, ray.shutdown = init, lambda: None
+    ray.nodes = lambda: [{"Alive": True, "Resources": node} for node in nodes]
+    ray.cluster_resources = lambda: {name: sum(node.get(name, 0) for node in nodes) for name in set().union(*nodes)}
+    ray.remote = lambda **_: Task
+    ray.wait = lambda tasks, num_returns: (tasks[:1], tasks[1:])
+    ray.get = lambda task: task()
+    ray.cancel = lambda task, force: ray.cancelled.append(task)
+    ray.exceptions = types.SimpleNamespace(RayError=OSError)
+    return ray
 
 
 class Fleet(unittest.TestCase):
@@ -67,6 +102,12 @@ class Fleet(unittest.TestCase):
             except SystemExit as exit:
                 code = exit.code
         return code, out.getvalue(), err.getvalue()
+
+    def call_on(self, nodes, *arguments):
+        """Of a cluster that is not there. @returns what call() does, and the module"""
+        ray = ray_of(nodes)
+        with mock.patch.dict(sys.modules, {"ray": ray}):
+            return *self.call(*arguments), ray
 
     def lines(self, name):
         file = self.folder / name
@@ -115,6 +156,30 @@ class Fleet(unittest.TestCase):
             self.assertIsNone(fleet.finished(folder, workload, version, trials))
         fleet.file_of(folder, "b1:fp16").write_text('{"state": "done"')
         self.assertIsNone(fleet.finished(folder, "b1:fp16", "v", 5))
+
+    def test_a_champion_that_did_not_reach_the_book_is_merged_by_the_same_command(self):
+        (self.folder / "locked").touch()
+        for _ in range(2):
+            code, out, err, _ = self.call_on([{"GPU": 1.0}])
+            self.assertEqual(code, 1, err)
+            self.assertIn("b2: failed: its champion is in", out)
+            self.assertIn("not in the book: heed: the book is locked", out)
+        (self.folder / "locked").unlink()
+        code, _, err, _ = self.call_on([{"GPU": 1.0}])
+        self.assertEqual(code, 0, err)
+        self.assertEqual(self.lines("merged"), ["champion of b1", "champion of b2", "champion of b3"])
+        self.assertEqual(self.lines("started"), ["b1", "b2", "b3"], "nothing was searched again")
+
+    def test_an_interrupt_between_result_and_book(self):
+        with mock.patch.object(fleet, "merge", side_effect=KeyboardInterrupt):
+            code, _, err, ray = self.call_on([{"GPU": 1.0}])
+        self.assertEqual(code, 130)
+        self.assertIn("the same command goes on", err)
+        self.assertEqual((len(ray.cancelled), self.lines("merged")), (2, []))
+        code, _, err, _ = self.call_on([{"GPU": 1.0}])
+        self.assertEqual(code, 0, err)
+        self.assertEqual(self.lines("merged"), ["champion of b1", "champion of b2", "champion of b3"])
+        self.assertEqual(self.lines("started"), ["b1", "b2", "b3"])
 
     def test_wrong_usage(self):
         self.assertEqual(self.call("--trials", 0)[0], 2)
