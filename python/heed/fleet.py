@@ -4,14 +4,15 @@
     python -m heed.fleet evolve --workloads calls.json --address auto --kind H100 -o results
 
 A task is one workload on one whole GPU of a kind; what it brings back is a book of its champion and the evidence of its run. A task whose worker
-or node dies runs again on another, and costs the others nothing. What has come back lies in the folder of results, one file a workload: the
-same command puts its champions into the book, if they are not there, and goes on where it was.
+or node dies runs again on another, and costs the others nothing. What has come back lies in the folder of results, one file a workload,
+device, kind of GPU and set of further options: the same command puts its champions into the book, if they are not there, and goes on where it was.
 Ray (https://docs.ray.io) is not a requirement of Heed: pip install "ray[default]". Every node needs the same version of Heed.
 """
 
 import argparse
 import base64
 import ctypes
+import hashlib
 import json
 import re
 import signal
@@ -107,26 +108,38 @@ def demand(resources, device, kind, processors):
     return {"num_gpus": 1, "accelerator_type": kind}
 
 
-def file_of(folder, workload):
-    """The file of a workload's result."""
-    return Path(folder) / (re.sub(r"[^A-Za-z0-9._-]+", "_", workload) + ".json")
+def asked_of(options, version):
+    """What makes two searches of a workload the same one but for `trials`: a dict, which is kept in the row of its result."""
+    return {"version": version, "device": options.device, "kind": options.kind, "extra": list(options.extra), "trials": options.trials}
 
 
-def finished(folder, workload, version, trials):
-    """The row that an earlier command left, where it is done, of the same Heed and of as many trials; else None."""
+def file_of(folder, workload, asked):
+    """The file of a workload's result. Searches on another device, of another kind of GPU or with other options have files of their own."""
+    parts = [workload, *(["cpu"] if asked["device"] == "cpu" else []), *([asked["kind"]] if asked["kind"] else [])]
+    if asked["extra"]:
+        parts.append(hashlib.sha256(json.dumps(asked["extra"]).encode()).hexdigest()[:8])
+    return Path(folder) / (re.sub(r"[^A-Za-z0-9._-]+", "_", ".".join(parts)) + ".json")
+
+
+def finished(folder, workload, asked):
+    """The row that an earlier command left, where it is done and of the same search with as many trials; else None."""
     try:
-        row = json.loads(file_of(folder, workload).read_text(encoding="utf-8"))
-        return row if row["state"] == DONE and row["version"] == version and row["trials"] >= trials else None
+        row = json.loads(file_of(folder, workload, asked).read_text(encoding="utf-8"))
+        same = row["workload"] == workload and all(row["asked"][name] == value for name, value in asked.items() if name != "trials")
+        return row if row["state"] == DONE and same and row["asked"]["trials"] >= asked["trials"] else None
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
 
 def keep(folder, row):
-    """Writes a row whole or not at all."""
-    file = file_of(folder, row["workload"])
+    """Writes a row whole or not at all. @raises FleetError where it cannot be written"""
+    file = file_of(folder, row["workload"], row["asked"])
     beside = file.with_suffix(".part")
-    beside.write_text(json.dumps(row, indent=1) + "\n", encoding="utf-8")
-    beside.replace(file)
+    try:
+        beside.write_text(json.dumps(row, indent=1) + "\n", encoding="utf-8")
+        beside.replace(file)
+    except OSError as error:
+        raise FleetError(f"the result of {row['workload']} cannot be written: {error}") from error
 
 
 def merge(heed, row, book):
@@ -156,6 +169,7 @@ def evolve(options, say):
         raise FleetError(f'Ray cannot be imported ({error}); pip install "ray[default]"') from error
     heed = program.path()
     version = version_of(heed)
+    asked = asked_of(options, version)
     workloads = workloads_of(options.workloads)
     if not workloads:
         raise FleetError(f"{options.workloads} has no call that a kernel of Heed has the form of")
@@ -169,12 +183,12 @@ def evolve(options, say):
         """The row, as one that failed where its champion could not be put into the book. Its file stays: the same command merges it again."""
         if row["state"] != DONE or not (wrong := merge(heed, row, options.book)):
             return row
-        return row | {"state": "failed", "reason": f"its champion is in {file_of(folder, row['workload'])} and not in the book: {wrong}"}
+        return row | {"state": "failed", "reason": f"its champion is in {file_of(folder, row['workload'], asked)} and not in the book: {wrong}"}
 
     rows = {}
     for workload in workloads:
         # An earlier command may have ended between keeping the row and merging it; merging twice is merging once.
-        if row := finished(folder, workload, version, options.trials):
+        if row := finished(folder, workload, asked):
             rows[workload] = merged(row)
             say(f"{len(rows)} of {len(workloads)}, by an earlier command: {line_of(rows[workload])}")
     left = [workload for workload in workloads if workload not in rows]
@@ -197,7 +211,7 @@ def evolve(options, say):
                         row = ray.get(ready)
                     except ray.exceptions.RayError as error:  # its worker or node died RETRIES times more
                         row = {"workload": workload, "state": "failed", "reason": str(error).strip().splitlines()[0], "run": None, "book": None, "evidence": None}
-                    row |= {"version": version, "trials": options.trials}
+                    row["asked"] = asked
                     keep(folder, row)
                     rows[workload] = merged(row)
                     say(f"{len(rows)} of {len(workloads)}: {line_of(rows[workload])}")
@@ -217,7 +231,7 @@ def main(arguments=None):
     commands = parser.add_subparsers(dest="command", required=True)
     command = commands.add_parser("evolve", help="evolve kernels for the calls of a model", description="Evolve kernels for the calls of a model, a task of Ray for each workload.")
     command.add_argument("--workloads", required=True, metavar="FILE", help="calls that heed.record wrote")
-    command.add_argument("-o", "--output", required=True, metavar="FOLDER", help="folder for results, a file a workload; those that are there are not searched again")
+    command.add_argument("-o", "--output", required=True, metavar="FOLDER", help="folder for results, a file a workload and device; those that are there, of the same Heed, device, kind and options, are not searched again")
     command.add_argument("--trials", type=int, default=45, help="variants to build, verify and measure for each workload [%(default)s]")
     command.add_argument("--book", metavar="FILE", help="book that champions go to [the user's own]")
     command.add_argument("--address", help="a Ray cluster, e.g. auto or ray://host:10001 [a cluster of this machine alone, which ends with the command]")
@@ -227,6 +241,8 @@ def main(arguments=None):
     command.add_argument("--json", action="store_true", help="print the results as JSON")
     command.add_argument("extra", nargs="*", metavar="-- OPTION", help="more options for heed evolve, behind --")
     options = parser.parse_args(arguments)
+    if options.device == "cpu" and options.kind:
+        parser.error("--kind is of GPUs, and --device cpu searches on processors")
     if options.trials < 1 or options.processors < 1:
         parser.error("--trials and --processors are at least 1")
     try:

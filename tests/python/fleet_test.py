@@ -149,13 +149,34 @@ class Fleet(unittest.TestCase):
     def test_results_are_kept_and_broken_ones_are_not_taken(self):
         folder = self.folder / "results"
         folder.mkdir()
-        row = {"workload": "b1:fp16", "state": "done", "version": "v", "trials": 5}
+        asked = {"version": "v", "device": "cuda", "kind": "", "extra": [], "trials": 5}
+        row = {"workload": "b1:fp16", "state": "done", "asked": asked}
         fleet.keep(folder, row)
-        self.assertEqual(fleet.finished(folder, "b1:fp16", "v", 5), row)
-        for workload, version, trials in (("b2", "v", 5), ("b1:fp16", "w", 5), ("b1:fp16", "v", 6)):
-            self.assertIsNone(fleet.finished(folder, workload, version, trials))
-        fleet.file_of(folder, "b1:fp16").write_text('{"state": "done"')
-        self.assertIsNone(fleet.finished(folder, "b1:fp16", "v", 5))
+        for trials in (4, 5):
+            self.assertEqual(fleet.finished(folder, "b1:fp16", asked | {"trials": trials}), row)
+        for workload, other in (("b2", {}), ("b1_fp16", {}), ("b1:fp16", {"version": "w"}), ("b1:fp16", {"trials": 6})):
+            self.assertIsNone(fleet.finished(folder, workload, asked | other))
+        for other in ({"device": "cpu"}, {"kind": "H100"}, {"extra": ["--strategy", "islands"]}, {"extra": ["--strategy islands"]}):
+            self.assertIsNone(fleet.finished(folder, "b1:fp16", asked | other))
+            fleet.keep(folder, row | {"asked": asked | other})
+            self.assertEqual(fleet.finished(folder, "b1:fp16", asked | other)["asked"], asked | other)
+        self.assertEqual(fleet.finished(folder, "b1:fp16", asked), row, "others have files of their own")
+        self.assertEqual(len(list(folder.glob("*.json"))), 5)
+        for text in ('{"state": "done"', json.dumps(row | {"asked": None})):
+            fleet.file_of(folder, "b1:fp16", asked).write_text(text)
+            self.assertIsNone(fleet.finished(folder, "b1:fp16", asked))
+        with self.assertRaisesRegex(fleet.FleetError, "cannot be written"):
+            fleet.keep(self.folder / "nowhere", row)
+
+    def test_another_device_kind_or_option_is_another_search(self):
+        self.write(["b1"])
+        cluster = [{"GPU": 1.0, "CPU": 2.0, "accelerator_type:H100": 1.0}, {"GPU": 1.0, "accelerator_type:L4": 1.0}]
+        searches = ([], ["--kind", "H100"], ["--kind", "L4"], ["--device", "cpu"], ["--device", "cpu", "--", "--strategy", "islands"])
+        for _ in range(2):
+            for arguments in searches:
+                code, _, err, _ = self.call_on(cluster, *arguments)
+                self.assertEqual(code, 0, err)
+        self.assertEqual(self.lines("started"), ["b1"] * len(searches))
 
     def test_a_champion_that_did_not_reach_the_book_is_merged_by_the_same_command(self):
         (self.folder / "locked").touch()
@@ -184,6 +205,7 @@ class Fleet(unittest.TestCase):
     def test_wrong_usage(self):
         self.assertEqual(self.call("--trials", 0)[0], 2)
         self.assertEqual(self.call("--device", "abacus")[0], 2)
+        self.assertEqual(self.call("--device", "cpu", "--kind", "H100")[0], 2)
 
     def test_without_ray(self):
         with mock.patch.dict(sys.modules, {"ray": None}):
