@@ -158,7 +158,8 @@ def line_of(row):
     """A row in a few words."""
     if row["state"] != DONE:
         return f"{row['workload']}: {row['state']}: {row['reason']}"
-    return f"{row['workload']}: {row['run'].get('summary', DONE)}"
+    summary = (row["run"].get("result") or {}).get("summary", DONE)
+    return f"{row['workload']}: {summary}"
 
 
 def evolve(options, say):

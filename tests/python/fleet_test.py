@@ -202,6 +202,13 @@ class Fleet(unittest.TestCase):
         self.assertEqual(self.lines("merged"), ["champion of b1", "champion of b2", "champion of b3"])
         self.assertEqual(self.lines("started"), ["b1", "b2", "b3"])
 
+    def test_lines_tell_the_outcome_of_a_run(self):
+        code, out, err, _ = self.call_on([{"GPU": 1.0}])
+        self.assertEqual(code, 0, err)
+        self.assertEqual(out.splitlines(), [f"{one}: Faster: {one}" for one in ("b1", "b2", "b3")])
+        self.assertIn("1 of 3: b1: Faster: b1\n", err)
+        self.assertIn("1 of 3, by an earlier command: b1: Faster: b1\n", self.call_on([{"GPU": 1.0}])[2])
+
     def test_wrong_usage(self):
         self.assertEqual(self.call("--trials", 0)[0], 2)
         self.assertEqual(self.call("--device", "abacus")[0], 2)
