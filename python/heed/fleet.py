@@ -3,8 +3,8 @@
     python -m heed.fleet evolve --workloads calls.json --trials 45 --book heed.book -o results
     python -m heed.fleet evolve --workloads calls.json --address auto --kind H100 -o results
 
-A task is one workload on one whole GPU of a kind; what it brings back is a book of its champion and the evidence of its run. A task whose worker
-or node dies runs again on another, and costs the others nothing. What has come back lies in the folder of results, one file a workload,
+A task is one workload on one whole GPU of a kind, or on all processors of a node; what it brings back is a book of its champion and the evidence of
+its run. A task whose worker or node dies runs again on another, and costs the others nothing. What has come back lies in the folder of results, one file a workload,
 device, kind of GPU and set of further options: the same command puts its champions into the book, if they are not there, and goes on where it was.
 Ray (https://docs.ray.io) is not a requirement of Heed: pip install "ray[default]". Every node needs the same version of Heed.
 """
@@ -89,23 +89,35 @@ def search(workload, arguments, version, heed=None):
     return row
 
 
-def demand(resources, device, kind, processors):
-    """What a task asks of a node: a dict for Ray's options. @raises FleetError where no node of the cluster has it
+def demand(nodes, device, kind, processors):
+    """What a task asks of a node: a dict for Ray's options. @raises FleetError where no node has it
 
-    @param resources of the whole cluster, as ray.cluster_resources() gives them
+    A search on processors has threads on all of its node, and a second one there disturbs its times: a task asks for so many that no node has room
+    for two. Nodes of less than half of the largest one's processors are then too small for any.
+
+    @param nodes what each has, as ray.nodes() gives it under "Resources"
+    @param processors of a task with device "cpu"; None for those of a node
     """
     if device == "cpu":
-        if resources.get("CPU", 0) < processors:
-            raise FleetError(f"a task takes {processors} processors (--processors), and the cluster has {resources.get('CPU', 0):g}")
-        return {"num_cpus": processors}
-    if resources.get("GPU", 0) < 1:
+        counts = sorted({int(node.get("CPU", 0)) for node in nodes} | {0})
+        if counts[-1] < (processors or 1):
+            raise FleetError(f"a task takes {processors} processors (--processors), and the largest node has {counts[-1]}" if processors else "the cluster has no processors")
+        return {"num_cpus": processors or next(count for count in counts if 2 * count > counts[-1])}
+    nodes = [node for node in nodes if node.get("GPU", 0) >= 1]
+    if not nodes:
         raise FleetError("the cluster has no GPU; --device cpu searches on its processors")
     if not kind:
         return {"num_gpus": 1}
-    kinds = sorted(name.split(":", 1)[1] for name in resources if name.startswith("accelerator_type:"))
+    kinds = sorted({name.split(":", 1)[1] for node in nodes for name in node if name.startswith("accelerator_type:")})
     if kind not in kinds:
         raise FleetError(f"the cluster has no {kind}; it has {', '.join(kinds) or 'GPUs of no known kind'}")
     return {"num_gpus": 1, "accelerator_type": kind}
+
+
+def can_run(node, needs):
+    """Whether a node with these resources has what demand() returned."""
+    kind = f"accelerator_type:{needs.get('accelerator_type')}"
+    return node.get("CPU", 0) >= needs.get("num_cpus", 0) and node.get("GPU", 0) >= needs.get("num_gpus", 0) and ("accelerator_type" not in needs or kind in node)
 
 
 def asked_of(options, version):
@@ -199,8 +211,10 @@ def evolve(options, say):
         except (ConnectionError, ValueError, RuntimeError) as error:
             raise FleetError(f"no Ray cluster at {options.address or 'this machine'}: {error}") from error
         try:
-            needs = demand(ray.cluster_resources(), options.device, options.kind, options.processors)
-            say(f"{len(left)} searches on a cluster of {len([n for n in ray.nodes() if n['Alive']])} nodes" + (f", dashboard http://{cluster.dashboard_url}" if cluster.dashboard_url else ""))
+            nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+            needs = demand(nodes, options.device, options.kind, options.processors)
+            able = sum(can_run(node, needs) for node in nodes)
+            say(f"{len(left)} searches on {able} of {len(nodes)} nodes" + (f", dashboard http://{cluster.dashboard_url}" if cluster.dashboard_url else ""))
             arguments = ["--trials", str(options.trials), "--device", options.device, *options.extra]
             task = ray.remote(max_retries=RETRIES, max_calls=1)(search)
             under_way = {task.options(name=f"heed evolve {one}", **needs).remote(one, arguments, version): one for one in left}
@@ -238,13 +252,18 @@ def main(arguments=None):
     command.add_argument("--address", help="a Ray cluster, e.g. auto or ray://host:10001 [a cluster of this machine alone, which ends with the command]")
     command.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="what a task searches on [%(default)s]")
     command.add_argument("--kind", default="", help="GPUs of this accelerator type of Ray alone, e.g. H100 or L4 [any]")
-    command.add_argument("--processors", type=int, default=1, help="processors of a task with --device cpu [%(default)s]")
+    command.add_argument(
+        "--processors",
+        type=int,
+        metavar="N",
+        help="processors of Ray that a task with --device cpu takes [all of a node]. A search has threads on all of its node in any case: where several share one, they disturb each other's times",
+    )
     command.add_argument("--json", action="store_true", help="print the results as JSON")
     command.add_argument("extra", nargs="*", metavar="-- OPTION", help="more options for heed evolve, behind --")
     options = parser.parse_args(arguments)
     if options.device == "cpu" and options.kind:
         parser.error("--kind is of GPUs, and --device cpu searches on processors")
-    if options.trials < 1 or options.processors < 1:
+    if options.trials < 1 or (options.processors is not None and options.processors < 1):
         parser.error("--trials and --processors are at least 1")
     try:
         rows, failed = evolve(options, lambda text: print(text, file=sys.stderr, flush=True))

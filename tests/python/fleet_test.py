@@ -67,7 +67,6 @@ def ray_of(nodes):
     ray.asked, ray.addresses, ray.cancelled = [], [], []
     ray.init, ray.shutdown = init, lambda: None
     ray.nodes = lambda: [{"Alive": True, "Resources": node} for node in nodes]
-    ray.cluster_resources = lambda: {name: sum(node.get(name, 0) for node in nodes) for name in set().union(*nodes)}
     ray.remote = lambda **_: Task
     ray.wait = lambda tasks, num_returns: (tasks[:1], tasks[1:])
     ray.get = lambda task: task()
@@ -134,17 +133,31 @@ class Fleet(unittest.TestCase):
         self.assertEqual(fleet.search("b1", [], "heed 0 of sources 1", heed="/nowhere/heed")["state"], "failed")
 
     def test_what_a_task_asks_of_a_node(self):
-        cluster = {"CPU": 4.0, "GPU": 2.0, "accelerator_type:H100": 1.0}
-        self.assertEqual(fleet.demand(cluster, "cuda", "", 1), {"num_gpus": 1})
-        self.assertEqual(fleet.demand(cluster, "cuda", "H100", 1), {"num_gpus": 1, "accelerator_type": "H100"})
-        self.assertEqual(fleet.demand(cluster, "cpu", "", 4), {"num_cpus": 4})
-        for resources, device, kind, processors, words in (
-            ({"CPU": 4.0}, "cuda", "", 1, "no GPU"),
-            (cluster, "cuda", "L4", 1, "no L4; it has H100"),
-            (cluster, "cpu", "", 5, "takes 5 processors"),
+        cluster = [{"CPU": 4.0, "GPU": 1.0, "accelerator_type:H100": 1.0}, {"CPU": 4.0, "GPU": 1.0}]
+        self.assertEqual(fleet.demand(cluster, "cuda", "", None), {"num_gpus": 1})
+        self.assertEqual(fleet.demand(cluster, "cuda", "H100", None), {"num_gpus": 1, "accelerator_type": "H100"})
+        self.assertEqual(fleet.demand(cluster, "cpu", "", 3), {"num_cpus": 3})
+        for nodes, device, kind, processors, words in (
+            ([{"CPU": 4.0}], "cuda", "", None, "no GPU"),
+            (cluster, "cuda", "L4", None, "no L4; it has H100"),
+            ([*cluster, {"CPU": 1.0, "accelerator_type:L4": 1.0}], "cuda", "L4", None, "no L4"),
+            (cluster, "cpu", "", 5, "takes 5 processors"),  # two nodes have them together, none alone
+            ([{"GPU": 1.0}], "cpu", "", None, "no processors"),
+            ([], "cpu", "", None, "no processors"),
         ):
             with self.assertRaisesRegex(fleet.FleetError, words):
-                fleet.demand(resources, device, kind, processors)
+                fleet.demand(nodes, device, kind, processors)
+
+    def test_a_task_takes_so_many_processors_that_no_node_has_room_for_two(self):
+        for counts, taken, able in (([2], 2, 1), ([8, 8], 8, 2), ([6, 8, 0], 6, 2), ([2, 4, 8, 5], 5, 2), ([1, 1], 1, 2)):
+            nodes = [{"CPU": float(count)} for count in counts]
+            needs = fleet.demand(nodes, "cpu", "", None)
+            self.assertEqual(needs, {"num_cpus": taken})
+            self.assertEqual(sum(fleet.can_run(node, needs) for node in nodes), able)
+        code, _, err, ray = self.call_on([{"CPU": 4.0}, {"CPU": 1.0}], "--device", "cpu")
+        self.assertEqual((code, ray.asked), (0, [{"num_cpus": 4}] * 3))
+        self.assertIn("3 searches on 1 of 2 nodes", err)
+        self.assertFalse(fleet.can_run({"CPU": 1.0, "GPU": 1.0, "accelerator_type:L4": 1.0}, {"num_gpus": 1, "accelerator_type": "H100"}))
 
     def test_results_are_kept_and_broken_ones_are_not_taken(self):
         folder = self.folder / "results"
@@ -212,6 +225,7 @@ class Fleet(unittest.TestCase):
     def test_wrong_usage(self):
         self.assertEqual(self.call("--trials", 0)[0], 2)
         self.assertEqual(self.call("--device", "abacus")[0], 2)
+        self.assertEqual(self.call("--device", "cpu", "--processors", 0)[0], 2)
         self.assertEqual(self.call("--device", "cpu", "--kind", "H100")[0], 2)
 
     def test_without_ray(self):
