@@ -207,7 +207,8 @@ def evolve(options, say):
     left = [workload for workload in workloads if workload not in rows]
     if left:
         try:
-            cluster = ray.init(address=options.address, log_to_driver=False, logging_level="ERROR")
+            # Without an address Ray takes a cluster that runs here already, of whomever it is.
+            cluster = ray.init(address=options.address or "local", log_to_driver=False, logging_level="ERROR")
         except (ConnectionError, ValueError, RuntimeError) as error:
             raise FleetError(f"no Ray cluster at {options.address or 'this machine'}: {error}") from error
         try:

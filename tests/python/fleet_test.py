@@ -222,6 +222,10 @@ class Fleet(unittest.TestCase):
         self.assertIn("1 of 3: b1: Faster: b1\n", err)
         self.assertIn("1 of 3, by an earlier command: b1: Faster: b1\n", self.call_on([{"GPU": 1.0}])[2])
 
+    def test_a_cluster_of_this_machine_unless_one_is_named(self):
+        self.assertEqual(self.call_on([{"GPU": 1.0}])[3].addresses, ["local"])
+        self.assertEqual(self.call_on([{"GPU": 1.0}], "--trials", 99, "--address", "auto")[3].addresses, ["auto"])
+
     def test_wrong_usage(self):
         self.assertEqual(self.call("--trials", 0)[0], 2)
         self.assertEqual(self.call("--device", "abacus")[0], 2)
