@@ -209,7 +209,7 @@ def evolve(options, say):
         try:
             # Without an address Ray takes a cluster that runs here already, of whomever it is.
             cluster = ray.init(address=options.address or "local", log_to_driver=False, logging_level="ERROR")
-        except (ConnectionError, ValueError, RuntimeError) as error:
+        except Exception as error:  # what Ray raises where a node does not start is of no other class
             raise FleetError(f"no Ray cluster at {options.address or 'this machine'}: {error}") from error
         try:
             nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]

@@ -222,6 +222,14 @@ class Fleet(unittest.TestCase):
         self.assertIn("1 of 3: b1: Faster: b1\n", err)
         self.assertIn("1 of 3, by an earlier command: b1: Faster: b1\n", self.call_on([{"GPU": 1.0}])[2])
 
+    def test_a_cluster_that_does_not_start(self):
+        ray = ray_of([])
+        ray.init = mock.Mock(side_effect=Exception("The current node timed out during startup."))  # as Ray says it
+        with mock.patch.dict(sys.modules, {"ray": ray}):
+            code, _, err = self.call()
+        self.assertEqual(code, 1)
+        self.assertIn("heed.fleet: no Ray cluster at this machine: The current node timed out", err)
+
     def test_a_cluster_of_this_machine_unless_one_is_named(self):
         self.assertEqual(self.call_on([{"GPU": 1.0}])[3].addresses, ["local"])
         self.assertEqual(self.call_on([{"GPU": 1.0}], "--trials", 99, "--address", "auto")[3].addresses, ["auto"])
