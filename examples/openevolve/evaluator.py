@@ -1,9 +1,14 @@
 """Heed as the evaluator of OpenEvolve (https://github.com/codelion/openevolve): its programs are edits of a kernel family.
 
-    HEED_SHAPE=b1h8l512d64 openevolve-run edits.md evaluator.py --config config.yaml --iterations 45
+    HEED_SHAPE=b1h8l512d64 openevolve-run edits_gpu.md evaluator.py --config config.yaml --iterations 45
+    HEED_SHAPE=b1h8l512d64:fp32 HEED_FAMILY=fwd_cpu openevolve-run edits.md evaluator.py --config config.yaml --iterations 45
 
-A program is a file of edits, in any form that `heed judge` reads. The score is the lower end of the ratio's interval, which is certain, and 0
-for whatever does not build or pass the gate; the reason and the compiler's lines go back to the model as artifacts.
+A program is a file of edits, in any form that `heed judge` reads. A search starts with edits of the family that it edits: edits_gpu.md is for
+every GPU family, edits.md for fwd_cpu. Both change nothing that is computed, so that their score is that of the base, about 1.
+
+The score is the lower end of the ratio's interval, which is certain, and 0 for whatever does not build or pass the gate; the reason and the
+compiler's lines go back to the model as artifacts. Edits that the database knows already are not measured again: they have the score of the
+trial that they repeat.
 """
 
 import json
@@ -27,17 +32,24 @@ def judge(path):
     return json.loads(result.stdout)
 
 
+def reading(judged):
+    """Lower end of the ratio and microseconds of edits that passed. Of a duplicate they are those of the trial (or base) that it repeats. None for others"""
+    if judged["verdict"] == "ok":
+        return judged["ratio"]["low"], judged["trial_us"]
+    earlier = judged.get("earlier") if judged["verdict"] == "duplicate" else None
+    if earlier is None or earlier["verdict"] != "ok":
+        return None
+    return earlier["low"], judged["base_us"] / earlier["ratio"]
+
+
 def evaluate(program_path):
     """What OpenEvolve calls. @returns metrics and artifacts as its EvaluationResult, or metrics alone without OpenEvolve"""
     judged = judge(program_path)
     if "verdict" not in judged:
         raise RuntimeError(judged["error"]["message"])
-    passed = judged["verdict"] == "ok"
-    metrics = {
-        "combined_score": judged["ratio"]["low"] if passed else 0.0,
-        "valid": 1.0 if passed else 0.0,
-        "microseconds": judged["trial_us"] if passed else 0.0,
-    }
+    passed = reading(judged)
+    low, microseconds = passed or (0.0, 0.0)
+    metrics = {"combined_score": low, "valid": 1.0 if passed else 0.0, "microseconds": microseconds}
     artifacts = {"verdict": judged["verdict"], "reason": judged["reason"], "compiler": judged["log"]}
     try:
         from openevolve.evaluation_result import EvaluationResult

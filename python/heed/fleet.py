@@ -3,15 +3,16 @@
     python -m heed.fleet evolve --workloads calls.json --trials 45 --book heed.book -o results
     python -m heed.fleet evolve --workloads calls.json --address auto --kind H100 -o results
 
-A task is one workload on one whole GPU of a kind; what it brings back is a book of its champion and the evidence of its run. A task whose worker
-or node dies runs again on another, and costs the others nothing. What has come back lies in the folder of results, one file a workload: the
-same command goes on where it was.
+A task is one workload on one whole GPU of a kind, or on all processors of a node; what it brings back is a book of its champion and the evidence of
+its run. A task whose worker or node dies runs again on another, and costs the others nothing. What has come back lies in the folder of results, one file a workload,
+device, kind of GPU and set of further options: the same command puts its champions into the book, if they are not there, and goes on where it was.
 Ray (https://docs.ray.io) is not a requirement of Heed: pip install "ray[default]". Every node needs the same version of Heed.
 """
 
 import argparse
 import base64
 import ctypes
+import hashlib
 import json
 import re
 import signal
@@ -88,45 +89,69 @@ def search(workload, arguments, version, heed=None):
     return row
 
 
-def demand(resources, device, kind, processors):
-    """What a task asks of a node: a dict for Ray's options. @raises FleetError where no node of the cluster has it
+def demand(nodes, device, kind, processors):
+    """What a task asks of a node: a dict for Ray's options. @raises FleetError where no node has it
 
-    @param resources of the whole cluster, as ray.cluster_resources() gives them
+    A search on processors has threads on all of its node, and a second one there disturbs its times: a task asks for so many that no node has room
+    for two. Nodes of less than half of the largest one's processors are then too small for any.
+
+    @param nodes what each has, as ray.nodes() gives it under "Resources"
+    @param processors of a task with device "cpu"; None for those of a node
     """
     if device == "cpu":
-        if resources.get("CPU", 0) < processors:
-            raise FleetError(f"a task takes {processors} processors (--processors), and the cluster has {resources.get('CPU', 0):g}")
-        return {"num_cpus": processors}
-    if resources.get("GPU", 0) < 1:
+        counts = sorted({int(node.get("CPU", 0)) for node in nodes} | {0})
+        if counts[-1] < (processors or 1):
+            raise FleetError(f"a task takes {processors} processors (--processors), and the largest node has {counts[-1]}" if processors else "the cluster has no processors")
+        return {"num_cpus": processors or next(count for count in counts if 2 * count > counts[-1])}
+    nodes = [node for node in nodes if node.get("GPU", 0) >= 1]
+    if not nodes:
         raise FleetError("the cluster has no GPU; --device cpu searches on its processors")
     if not kind:
         return {"num_gpus": 1}
-    kinds = sorted(name.split(":", 1)[1] for name in resources if name.startswith("accelerator_type:"))
+    kinds = sorted({name.split(":", 1)[1] for node in nodes for name in node if name.startswith("accelerator_type:")})
     if kind not in kinds:
         raise FleetError(f"the cluster has no {kind}; it has {', '.join(kinds) or 'GPUs of no known kind'}")
     return {"num_gpus": 1, "accelerator_type": kind}
 
 
-def file_of(folder, workload):
-    """The file of a workload's result."""
-    return Path(folder) / (re.sub(r"[^A-Za-z0-9._-]+", "_", workload) + ".json")
+def can_run(node, needs):
+    """Whether a node with these resources has what demand() returned."""
+    kind = f"accelerator_type:{needs.get('accelerator_type')}"
+    return node.get("CPU", 0) >= needs.get("num_cpus", 0) and node.get("GPU", 0) >= needs.get("num_gpus", 0) and ("accelerator_type" not in needs or kind in node)
 
 
-def finished(folder, workload, version, trials):
-    """The row that an earlier command left, where it is done, of the same Heed and of as many trials; else None."""
+def asked_of(options, version):
+    """What makes two searches of a workload the same one but for `trials`: a dict, which is kept in the row of its result."""
+    return {"version": version, "device": options.device, "kind": options.kind, "extra": list(options.extra), "trials": options.trials}
+
+
+def file_of(folder, workload, asked):
+    """The file of a workload's result. Searches on another device, of another kind of GPU or with other options have files of their own."""
+    parts = [workload, *(["cpu"] if asked["device"] == "cpu" else []), *([asked["kind"]] if asked["kind"] else [])]
+    if asked["extra"]:
+        parts.append(hashlib.sha256(json.dumps(asked["extra"]).encode()).hexdigest()[:8])
+    return Path(folder) / (re.sub(r"[^A-Za-z0-9._-]+", "_", ".".join(parts)) + ".json")
+
+
+def finished(folder, workload, asked):
+    """The row that an earlier command left, where it is done and of the same search with as many trials; else None."""
     try:
-        row = json.loads(file_of(folder, workload).read_text(encoding="utf-8"))
-        return row if row["state"] == DONE and row["version"] == version and row["trials"] >= trials else None
+        row = json.loads(file_of(folder, workload, asked).read_text(encoding="utf-8"))
+        same = row["workload"] == workload and all(row["asked"][name] == value for name, value in asked.items() if name != "trials")
+        return row if row["state"] == DONE and same and row["asked"]["trials"] >= asked["trials"] else None
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
 
 def keep(folder, row):
-    """Writes a row whole or not at all."""
-    file = file_of(folder, row["workload"])
+    """Writes a row whole or not at all. @raises FleetError where it cannot be written"""
+    file = file_of(folder, row["workload"], row["asked"])
     beside = file.with_suffix(".part")
-    beside.write_text(json.dumps(row, indent=1) + "\n", encoding="utf-8")
-    beside.replace(file)
+    try:
+        beside.write_text(json.dumps(row, indent=1) + "\n", encoding="utf-8")
+        beside.replace(file)
+    except OSError as error:
+        raise FleetError(f"the result of {row['workload']} cannot be written: {error}") from error
 
 
 def merge(heed, row, book):
@@ -145,7 +170,8 @@ def line_of(row):
     """A row in a few words."""
     if row["state"] != DONE:
         return f"{row['workload']}: {row['state']}: {row['reason']}"
-    return f"{row['workload']}: {row['run'].get('summary', DONE)}"
+    summary = (row["run"].get("result") or {}).get("summary", DONE)
+    return f"{row['workload']}: {summary}"
 
 
 def evolve(options, say):
@@ -156,6 +182,7 @@ def evolve(options, say):
         raise FleetError(f'Ray cannot be imported ({error}); pip install "ray[default]"') from error
     heed = program.path()
     version = version_of(heed)
+    asked = asked_of(options, version)
     workloads = workloads_of(options.workloads)
     if not workloads:
         raise FleetError(f"{options.workloads} has no call that a kernel of Heed has the form of")
@@ -165,18 +192,30 @@ def evolve(options, say):
     except OSError as error:
         raise FleetError(f"{folder} is no folder to write into: {error}") from error
 
-    rows = {workload: row for workload in workloads if (row := finished(folder, workload, version, options.trials))}
-    for row in rows.values():
-        say(f"{len(rows)} of {len(workloads)} were done: {line_of(row)}")
+    def merged(row):
+        """The row, as one that failed where its champion could not be put into the book. Its file stays: the same command merges it again."""
+        if row["state"] != DONE or not (wrong := merge(heed, row, options.book)):
+            return row
+        return row | {"state": "failed", "reason": f"its champion is in {file_of(folder, row['workload'], asked)} and not in the book: {wrong}"}
+
+    rows = {}
+    for workload in workloads:
+        # An earlier command may have ended between keeping the row and merging it; merging twice is merging once.
+        if row := finished(folder, workload, asked):
+            rows[workload] = merged(row)
+            say(f"{len(rows)} of {len(workloads)}, by an earlier command: {line_of(rows[workload])}")
     left = [workload for workload in workloads if workload not in rows]
     if left:
         try:
-            cluster = ray.init(address=options.address, log_to_driver=False, logging_level="ERROR")
-        except (ConnectionError, ValueError, RuntimeError) as error:
+            # Without an address Ray takes a cluster that runs here already, of whomever it is.
+            cluster = ray.init(address=options.address or "local", log_to_driver=False, logging_level="ERROR")
+        except Exception as error:  # what Ray raises where a node does not start is of no other class
             raise FleetError(f"no Ray cluster at {options.address or 'this machine'}: {error}") from error
         try:
-            needs = demand(ray.cluster_resources(), options.device, options.kind, options.processors)
-            say(f"{len(left)} searches on a cluster of {len([n for n in ray.nodes() if n['Alive']])} nodes" + (f", dashboard http://{cluster.dashboard_url}" if cluster.dashboard_url else ""))
+            nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+            needs = demand(nodes, options.device, options.kind, options.processors)
+            able = sum(can_run(node, needs) for node in nodes)
+            say(f"{len(left)} searches on {able} of {len(nodes)} nodes" + (f", dashboard http://{cluster.dashboard_url}" if cluster.dashboard_url else ""))
             arguments = ["--trials", str(options.trials), "--device", options.device, *options.extra]
             task = ray.remote(max_retries=RETRIES, max_calls=1)(search)
             under_way = {task.options(name=f"heed evolve {one}", **needs).remote(one, arguments, version): one for one in left}
@@ -188,12 +227,10 @@ def evolve(options, say):
                         row = ray.get(ready)
                     except ray.exceptions.RayError as error:  # its worker or node died RETRIES times more
                         row = {"workload": workload, "state": "failed", "reason": str(error).strip().splitlines()[0], "run": None, "book": None, "evidence": None}
-                    row |= {"version": version, "trials": options.trials}
+                    row["asked"] = asked
                     keep(folder, row)
-                    if row["state"] == DONE and (wrong := merge(heed, row, options.book)):
-                        row |= {"state": "failed", "reason": f"its champion is in {file_of(folder, workload)} and not in the book: {wrong}"}
-                    rows[workload] = row
-                    say(f"{len(rows)} of {len(workloads)}: {line_of(row)}")
+                    rows[workload] = merged(row)
+                    say(f"{len(rows)} of {len(workloads)}: {line_of(rows[workload])}")
             except KeyboardInterrupt:
                 for one in under_way:
                     ray.cancel(one, force=True)
@@ -210,17 +247,24 @@ def main(arguments=None):
     commands = parser.add_subparsers(dest="command", required=True)
     command = commands.add_parser("evolve", help="evolve kernels for the calls of a model", description="Evolve kernels for the calls of a model, a task of Ray for each workload.")
     command.add_argument("--workloads", required=True, metavar="FILE", help="calls that heed.record wrote")
-    command.add_argument("-o", "--output", required=True, metavar="FOLDER", help="folder for results, a file a workload; those that are there are not searched again")
+    command.add_argument("-o", "--output", required=True, metavar="FOLDER", help="folder for results, a file a workload and device; those that are there, of the same Heed, device, kind and options, are not searched again")
     command.add_argument("--trials", type=int, default=45, help="variants to build, verify and measure for each workload [%(default)s]")
     command.add_argument("--book", metavar="FILE", help="book that champions go to [the user's own]")
     command.add_argument("--address", help="a Ray cluster, e.g. auto or ray://host:10001 [a cluster of this machine alone, which ends with the command]")
     command.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="what a task searches on [%(default)s]")
     command.add_argument("--kind", default="", help="GPUs of this accelerator type of Ray alone, e.g. H100 or L4 [any]")
-    command.add_argument("--processors", type=int, default=1, help="processors of a task with --device cpu [%(default)s]")
+    command.add_argument(
+        "--processors",
+        type=int,
+        metavar="N",
+        help="processors of Ray that a task with --device cpu takes [all of a node]. A search has threads on all of its node in any case: where several share one, they disturb each other's times",
+    )
     command.add_argument("--json", action="store_true", help="print the results as JSON")
     command.add_argument("extra", nargs="*", metavar="-- OPTION", help="more options for heed evolve, behind --")
     options = parser.parse_args(arguments)
-    if options.trials < 1 or options.processors < 1:
+    if options.device == "cpu" and options.kind:
+        parser.error("--kind is of GPUs, and --device cpu searches on processors")
+    if options.trials < 1 or (options.processors is not None and options.processors < 1):
         parser.error("--trials and --processors are at least 1")
     try:
         rows, failed = evolve(options, lambda text: print(text, file=sys.stderr, flush=True))

@@ -11,6 +11,7 @@ import sys
 import tempfile
 import threading
 import time
+import types
 import unittest
 from pathlib import Path
 from unittest import mock
@@ -24,6 +25,9 @@ folder, arguments = os.path.dirname(__file__), sys.argv[1:]
 if arguments == ["--version"]:
     print("heed 0 of sources 1")
 elif arguments[0] == "book":
+    if os.path.exists(folder + "/locked"):
+        print("heed: the book is locked", file=sys.stderr)
+        sys.exit(1)
     with open(folder + "/merged", "a") as file:
         file.write(open(arguments[2]).read() + "\\n")
 else:
@@ -39,6 +43,36 @@ else:
     open(value("--evidence"), "w").write("{}")
     print(json.dumps({"result": {"summary": "Faster: " + workload}, "trials": value("--trials")}))
 """
+
+
+def ray_of(nodes):
+    """Stands in for Ray with nodes of these resources: runs a task when its end is waited for, in this process. `asked` lists what it was asked for."""
+
+    class Task:
+        def __init__(self, function):
+            self.function = function
+
+        def options(self, name, **needs):
+            ray.asked.append(needs)
+            return self
+
+        def remote(self, *arguments):
+            return lambda: self.function(*arguments)
+
+    def init(address, **_):
+        ray.addresses.append(address)
+        return types.SimpleNamespace(dashboard_url="")
+
+    ray = types.ModuleType("ray")
+    ray.asked, ray.addresses, ray.cancelled = [], [], []
+    ray.init, ray.shutdown = init, lambda: None
+    ray.nodes = lambda: [{"Alive": True, "Resources": node} for node in nodes]
+    ray.remote = lambda **_: Task
+    ray.wait = lambda tasks, num_returns: (tasks[:1], tasks[1:])
+    ray.get = lambda task: task()
+    ray.cancel = lambda task, force: ray.cancelled.append(task)
+    ray.exceptions = types.SimpleNamespace(RayError=OSError)
+    return ray
 
 
 class Fleet(unittest.TestCase):
@@ -68,6 +102,12 @@ class Fleet(unittest.TestCase):
                 code = exit.code
         return code, out.getvalue(), err.getvalue()
 
+    def call_on(self, nodes, *arguments):
+        """Of a cluster that is not there. @returns what call() does, and the module"""
+        ray = ray_of(nodes)
+        with mock.patch.dict(sys.modules, {"ray": ray}):
+            return *self.call(*arguments), ray
+
     def lines(self, name):
         file = self.folder / name
         return file.read_text().split("\n")[:-1] if file.is_file() else []
@@ -93,32 +133,112 @@ class Fleet(unittest.TestCase):
         self.assertEqual(fleet.search("b1", [], "heed 0 of sources 1", heed="/nowhere/heed")["state"], "failed")
 
     def test_what_a_task_asks_of_a_node(self):
-        cluster = {"CPU": 4.0, "GPU": 2.0, "accelerator_type:H100": 1.0}
-        self.assertEqual(fleet.demand(cluster, "cuda", "", 1), {"num_gpus": 1})
-        self.assertEqual(fleet.demand(cluster, "cuda", "H100", 1), {"num_gpus": 1, "accelerator_type": "H100"})
-        self.assertEqual(fleet.demand(cluster, "cpu", "", 4), {"num_cpus": 4})
-        for resources, device, kind, processors, words in (
-            ({"CPU": 4.0}, "cuda", "", 1, "no GPU"),
-            (cluster, "cuda", "L4", 1, "no L4; it has H100"),
-            (cluster, "cpu", "", 5, "takes 5 processors"),
+        cluster = [{"CPU": 4.0, "GPU": 1.0, "accelerator_type:H100": 1.0}, {"CPU": 4.0, "GPU": 1.0}]
+        self.assertEqual(fleet.demand(cluster, "cuda", "", None), {"num_gpus": 1})
+        self.assertEqual(fleet.demand(cluster, "cuda", "H100", None), {"num_gpus": 1, "accelerator_type": "H100"})
+        self.assertEqual(fleet.demand(cluster, "cpu", "", 3), {"num_cpus": 3})
+        for nodes, device, kind, processors, words in (
+            ([{"CPU": 4.0}], "cuda", "", None, "no GPU"),
+            (cluster, "cuda", "L4", None, "no L4; it has H100"),
+            ([*cluster, {"CPU": 1.0, "accelerator_type:L4": 1.0}], "cuda", "L4", None, "no L4"),
+            (cluster, "cpu", "", 5, "takes 5 processors"),  # two nodes have them together, none alone
+            ([{"GPU": 1.0}], "cpu", "", None, "no processors"),
+            ([], "cpu", "", None, "no processors"),
         ):
             with self.assertRaisesRegex(fleet.FleetError, words):
-                fleet.demand(resources, device, kind, processors)
+                fleet.demand(nodes, device, kind, processors)
+
+    def test_a_task_takes_so_many_processors_that_no_node_has_room_for_two(self):
+        for counts, taken, able in (([2], 2, 1), ([8, 8], 8, 2), ([6, 8, 0], 6, 2), ([2, 4, 8, 5], 5, 2), ([1, 1], 1, 2)):
+            nodes = [{"CPU": float(count)} for count in counts]
+            needs = fleet.demand(nodes, "cpu", "", None)
+            self.assertEqual(needs, {"num_cpus": taken})
+            self.assertEqual(sum(fleet.can_run(node, needs) for node in nodes), able)
+        code, _, err, ray = self.call_on([{"CPU": 4.0}, {"CPU": 1.0}], "--device", "cpu")
+        self.assertEqual((code, ray.asked), (0, [{"num_cpus": 4}] * 3))
+        self.assertIn("3 searches on 1 of 2 nodes", err)
+        self.assertFalse(fleet.can_run({"CPU": 1.0, "GPU": 1.0, "accelerator_type:L4": 1.0}, {"num_gpus": 1, "accelerator_type": "H100"}))
 
     def test_results_are_kept_and_broken_ones_are_not_taken(self):
         folder = self.folder / "results"
         folder.mkdir()
-        row = {"workload": "b1:fp16", "state": "done", "version": "v", "trials": 5}
+        asked = {"version": "v", "device": "cuda", "kind": "", "extra": [], "trials": 5}
+        row = {"workload": "b1:fp16", "state": "done", "asked": asked}
         fleet.keep(folder, row)
-        self.assertEqual(fleet.finished(folder, "b1:fp16", "v", 5), row)
-        for workload, version, trials in (("b2", "v", 5), ("b1:fp16", "w", 5), ("b1:fp16", "v", 6)):
-            self.assertIsNone(fleet.finished(folder, workload, version, trials))
-        fleet.file_of(folder, "b1:fp16").write_text('{"state": "done"')
-        self.assertIsNone(fleet.finished(folder, "b1:fp16", "v", 5))
+        for trials in (4, 5):
+            self.assertEqual(fleet.finished(folder, "b1:fp16", asked | {"trials": trials}), row)
+        for workload, other in (("b2", {}), ("b1_fp16", {}), ("b1:fp16", {"version": "w"}), ("b1:fp16", {"trials": 6})):
+            self.assertIsNone(fleet.finished(folder, workload, asked | other))
+        for other in ({"device": "cpu"}, {"kind": "H100"}, {"extra": ["--strategy", "islands"]}, {"extra": ["--strategy islands"]}):
+            self.assertIsNone(fleet.finished(folder, "b1:fp16", asked | other))
+            fleet.keep(folder, row | {"asked": asked | other})
+            self.assertEqual(fleet.finished(folder, "b1:fp16", asked | other)["asked"], asked | other)
+        self.assertEqual(fleet.finished(folder, "b1:fp16", asked), row, "others have files of their own")
+        self.assertEqual(len(list(folder.glob("*.json"))), 5)
+        for text in ('{"state": "done"', json.dumps(row | {"asked": None})):
+            fleet.file_of(folder, "b1:fp16", asked).write_text(text)
+            self.assertIsNone(fleet.finished(folder, "b1:fp16", asked))
+        with self.assertRaisesRegex(fleet.FleetError, "cannot be written"):
+            fleet.keep(self.folder / "nowhere", row)
+
+    def test_another_device_kind_or_option_is_another_search(self):
+        self.write(["b1"])
+        cluster = [{"GPU": 1.0, "CPU": 2.0, "accelerator_type:H100": 1.0}, {"GPU": 1.0, "accelerator_type:L4": 1.0}]
+        searches = ([], ["--kind", "H100"], ["--kind", "L4"], ["--device", "cpu"], ["--device", "cpu", "--", "--strategy", "islands"])
+        for _ in range(2):
+            for arguments in searches:
+                code, _, err, _ = self.call_on(cluster, *arguments)
+                self.assertEqual(code, 0, err)
+        self.assertEqual(self.lines("started"), ["b1"] * len(searches))
+
+    def test_a_champion_that_did_not_reach_the_book_is_merged_by_the_same_command(self):
+        (self.folder / "locked").touch()
+        for _ in range(2):
+            code, out, err, _ = self.call_on([{"GPU": 1.0}])
+            self.assertEqual(code, 1, err)
+            self.assertIn("b2: failed: its champion is in", out)
+            self.assertIn("not in the book: heed: the book is locked", out)
+        (self.folder / "locked").unlink()
+        code, _, err, _ = self.call_on([{"GPU": 1.0}])
+        self.assertEqual(code, 0, err)
+        self.assertEqual(self.lines("merged"), ["champion of b1", "champion of b2", "champion of b3"])
+        self.assertEqual(self.lines("started"), ["b1", "b2", "b3"], "nothing was searched again")
+
+    def test_an_interrupt_between_result_and_book(self):
+        with mock.patch.object(fleet, "merge", side_effect=KeyboardInterrupt):
+            code, _, err, ray = self.call_on([{"GPU": 1.0}])
+        self.assertEqual(code, 130)
+        self.assertIn("the same command goes on", err)
+        self.assertEqual((len(ray.cancelled), self.lines("merged")), (2, []))
+        code, _, err, _ = self.call_on([{"GPU": 1.0}])
+        self.assertEqual(code, 0, err)
+        self.assertEqual(self.lines("merged"), ["champion of b1", "champion of b2", "champion of b3"])
+        self.assertEqual(self.lines("started"), ["b1", "b2", "b3"])
+
+    def test_lines_tell_the_outcome_of_a_run(self):
+        code, out, err, _ = self.call_on([{"GPU": 1.0}])
+        self.assertEqual(code, 0, err)
+        self.assertEqual(out.splitlines(), [f"{one}: Faster: {one}" for one in ("b1", "b2", "b3")])
+        self.assertIn("1 of 3: b1: Faster: b1\n", err)
+        self.assertIn("1 of 3, by an earlier command: b1: Faster: b1\n", self.call_on([{"GPU": 1.0}])[2])
+
+    def test_a_cluster_that_does_not_start(self):
+        ray = ray_of([])
+        ray.init = mock.Mock(side_effect=Exception("The current node timed out during startup."))  # as Ray says it
+        with mock.patch.dict(sys.modules, {"ray": ray}):
+            code, _, err = self.call()
+        self.assertEqual(code, 1)
+        self.assertIn("heed.fleet: no Ray cluster at this machine: The current node timed out", err)
+
+    def test_a_cluster_of_this_machine_unless_one_is_named(self):
+        self.assertEqual(self.call_on([{"GPU": 1.0}])[3].addresses, ["local"])
+        self.assertEqual(self.call_on([{"GPU": 1.0}], "--trials", 99, "--address", "auto")[3].addresses, ["auto"])
 
     def test_wrong_usage(self):
         self.assertEqual(self.call("--trials", 0)[0], 2)
         self.assertEqual(self.call("--device", "abacus")[0], 2)
+        self.assertEqual(self.call("--device", "cpu", "--processors", 0)[0], 2)
+        self.assertEqual(self.call("--device", "cpu", "--kind", "H100")[0], 2)
 
     def test_without_ray(self):
         with mock.patch.dict(sys.modules, {"ray": None}):

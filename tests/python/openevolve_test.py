@@ -2,12 +2,14 @@
 
 import importlib.util
 import os
+import re
 import tempfile
 import unittest
 from pathlib import Path
 from unittest import mock
 
-EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "openevolve"
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLE = ROOT / "examples" / "openevolve"
 
 
 class Evaluator(unittest.TestCase):
@@ -32,11 +34,35 @@ class Evaluator(unittest.TestCase):
 
     def test_edits_that_pass_and_edits_that_are_wrong(self):
         text = (EXAMPLE / "edits.md").read_text()
-        judged = self.evaluator.judge(str(EXAMPLE / "edits.md"))
-        self.assertIn(judged["verdict"], ("ok", "duplicate"), judged["reason"])
+        first = self.metrics(text)
+        self.assertEqual(first["valid"], 1.0)
+        self.assertGreater(first["combined_score"], 0.0)
+        again = self.metrics(text)  # a duplicate of the trial in the database
+        self.assertEqual((again["combined_score"], again["valid"]), (first["combined_score"], 1.0))
         wrong = text.replace("  if (sum > 0) return 1.0F / sum;\n", "  if (sum > 0) return sum;\n")
         self.assertEqual(self.metrics(wrong), {"combined_score": 0.0, "valid": 0.0, "microseconds": 0.0})
+        self.assertEqual(self.metrics(wrong)["valid"], 0.0, "a duplicate of edits that failed")
         self.assertEqual(self.metrics("I would unroll the loop.")["valid"], 0.0)
+
+    def test_the_score_of_a_duplicate_is_that_of_the_trial_it_repeats(self):
+        judged = {"verdict": "duplicate", "reason": "", "log": "", "ratio": None, "base_us": 3.0, "trial_us": None}
+        known = {"trial": 7, "ratio": 1.5, "low": 1.4, "high": 1.6, "verdict": "ok"}
+        nothing = {"combined_score": 0.0, "valid": 0.0, "microseconds": 0.0}
+        for earlier, metrics in (
+            (known, {"combined_score": 1.4, "valid": 1.0, "microseconds": 2.0}),
+            ({"trial": None, "ratio": 1, "low": 1, "high": 1, "verdict": "ok"}, {"combined_score": 1, "valid": 1.0, "microseconds": 3.0}),  # the base
+            (known | {"ratio": None, "low": None, "high": None, "verdict": "wrong"}, nothing),
+            (None, nothing),
+        ):
+            with mock.patch.object(self.evaluator, "judge", return_value=judged | {"earlier": earlier}):
+                self.assertEqual(self.metrics("x"), metrics)
+
+    def test_lines_of_the_first_edits_stand_in_the_sources_once(self):
+        for name in ("edits.md", "edits_gpu.md"):
+            blocks = re.findall(r"^(\S+)\n<<<<<<< SEARCH\n(.*?\n)=======\n.*?>>>>>>> REPLACE$", (EXAMPLE / name).read_text(), re.S | re.M)
+            self.assertTrue(blocks, name)
+            for file, lines in blocks:
+                self.assertEqual((ROOT / file).read_text().count(lines), 1, f"{name}: {file}: {lines}")
 
     def test_a_wrong_call_is_an_error(self):
         with mock.patch.dict(os.environ, {"HEED_SHAPE": "nonsense"}), self.assertRaisesRegex(RuntimeError, "nonsense"):
