@@ -13,12 +13,16 @@ __device__ __forceinline__ int page_of(int key, int page_size) {
   return static_cast<int>(static_cast<unsigned>(key) / static_cast<unsigned>(page_size));
 }
 
-/// The number of a page of an entry; of one behind the entry's last key that of a page that there is not: the table need
-/// not have a number for it. A page outside the pool comes as zeros (PTX ISA, tensor copies' out-of-bounds access).
+/// The page that a number of the table means.
+__device__ __forceinline__ int page_within(const ScoreFeatureParams& p, int number) {
+  return clamped(number, 0, p.pages - 1);
+}
+/// The page of an entry; of one behind the entry's last key a page that there is not, which comes as zeros: the table
+/// need not have a number for it.
 /// @param number where the table has it
 /// @param is_listed whether it lies in front of the entry's last key
 __device__ __forceinline__ int page_number(const ScoreFeatureParams& p, const int* number, bool is_listed) {
-  return is_listed ? *number : p.pages;
+  return is_listed ? page_within(p, *number) : p.pages;
 }
 
 /// Where a tile that lies in one page begins.
@@ -50,8 +54,8 @@ __device__ __forceinline__ void for_boxes_in_pages(const ScoreFeatureParams& p, 
     for (int at = 0; at < kKeys; at += 2 * rows) {
       const int first = number[0];
       const int second = number[1];
-      load(at, 0, first);
-      load(at + rows, 0, second);
+      load(at, 0, page_within(p, first));
+      load(at + rows, 0, page_within(p, second));
       number += 2;
     }
     return;

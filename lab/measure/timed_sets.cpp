@@ -26,8 +26,8 @@ constexpr double kMostImageBytes = 4e9;
 // take 12 s of a run, 1024 take 3. With 32 MB of cache workloads below 94 KB stay partly in it.
 constexpr double kMostColdSets = 1024;
 constexpr std::uint64_t kComparedBytes = 64 << 10;
-constexpr double kOracleFlops = 0.1e9;  // for one set's outputs; rows beyond it are drawn anew for every check
-constexpr std::int64_t kQueryAlignment = 16;    // of TMA, and of the widest loads
+constexpr double kOracleFlops = 0.1e9;        // for one set's outputs; rows beyond it are drawn anew for every check
+constexpr std::int64_t kQueryAlignment = 16;  // of TMA, and of the widest loads
 
 // How often Q can be moved on by a head of keys until one meets its keys again. Where heads of a row lie side by side
 // the entries of a batch do not count: a row further is the same head.

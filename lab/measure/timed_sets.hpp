@@ -26,17 +26,17 @@ struct TimingPlan {
 
 TimingPlan plan_timing(const Workload& workload, const DeviceFacts& device, Caches caches);
 
-/// Launches that a replay over `sets` sets may have so that no head of queries meets the same keys twice: each of Q with
-/// each of K, as often as Q can be moved on by a head of keys.
+/// Launches that a replay over `sets` sets may have so that no head of queries meets the same keys twice: each of Q
+/// with each of K, as often as Q can be moved on by a head of keys.
 std::int64_t most_launches(const Workload& workload, int sets);
 
 /// Several input sets, side by side in one image.
 ///
 /// With round r = n / S and cycle c = n / S^2, launch n of a replay reads Q of set n % S, K of set (n + r) % S and V of
-/// set (n + 2 r + c) % S, and writes O of set n % S; the sets are counted in a random order. In cycle c Q begins c heads
-/// of keys later, its first heads behind its last. So no head of queries meets the same keys twice within a replay:
-/// neither outputs nor scores that were left or kept somewhere are those of another launch. Which memory the next
-/// launch reads cannot be guessed, so nothing can be gained by fetching it early.
+/// set (n + 2 r + c) % S, and writes O of set n % S; the sets are counted in a random order. In cycle c Q begins c
+/// heads of keys later, its first heads behind its last. So no head of queries meets the same keys twice within a
+/// replay: neither outputs nor scores that were left or kept somewhere are those of another launch. Which memory the
+/// next launch reads cannot be guessed, so nothing can be gained by fetching it early.
 class TimedSets {
  public:
   /// @param memory what a launch may take besides the tensors; each set has its own

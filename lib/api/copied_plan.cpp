@@ -43,7 +43,7 @@ class CopiedPlan final : public Plan {
     auto* const room = static_cast<char*>(workspace);
     double us = 0;
     for (std::size_t i = 0; i < count; ++i) {
-      const Addresses at = checked(tensors[i]);
+      const Addresses at = checked(tensors[i], workspace);
       if (problem_.has_keys) {
         const std::array<padding::RowCopy, 3> in = {
             copy(at.q, from.q, from.q_sizes(), room + q_, to.q, to.workload.dim),

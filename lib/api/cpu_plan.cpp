@@ -114,7 +114,7 @@ class CpuPlan final : public Plan {
   double run(const heed_tensors* tensors, std::size_t count, void* workspace, void*, std::uint32_t) const override {
     if (problem_.is_empty) return 0;
     if (!problem_.has_keys) {
-      for (std::size_t i = 0; i < count; ++i) write_empty_rows(checked(tensors[i]));
+      for (std::size_t i = 0; i < count; ++i) write_empty_rows(checked(tensors[i], nullptr));
       return 0;
     }
     require_workspace(workspace);
@@ -145,7 +145,7 @@ class CpuPlan final : public Plan {
 
   // With the addresses of a run, whose rows are found where they may be.
   [[nodiscard]] FeatureParams bound_within(const heed_tensors& tensors, void* workspace) const {
-    const Addresses at = checked(tensors);
+    const Addresses at = checked(tensors, workspace);
     if (debug_) expect_places(problem_, {at.cu_seqlens_q, at.cu_seqlens_k, at.seqused_k, at.page_table});
     if (at.cu_seqlens_q != nullptr) expect_within("cu_seqlens_q", at.cu_seqlens_q, problem_.total_q);
     if (at.cu_seqlens_k != nullptr) expect_within("cu_seqlens_k", at.cu_seqlens_k, problem_.total_k);

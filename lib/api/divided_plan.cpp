@@ -30,7 +30,7 @@ class DividedPlan final : public Plan {
              std::uint32_t flags) const override {
     double us = 0;
     for (std::size_t i = 0; i < count; ++i) {
-      (void)checked(tensors[i]);
+      (void)checked(tensors[i], workspace);
       const Workload& all = problem_.workload;
       const Workload& part = whole_->problem().workload;
       const bool by_heads = part.heads < all.heads;

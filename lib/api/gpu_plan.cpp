@@ -95,7 +95,7 @@ class GpuPlan final : public Plan {
     if (problem_.has_keys) require_workspace(workspace);
     static const TensorMaps no_maps{};
     for (std::size_t i = 0; i < count; ++i) {
-      const Addresses at = checked(tensors[i]);
+      const Addresses at = checked(tensors[i], workspace);
       if (!problem_.has_keys) {
         write_empty_rows(at, static_cast<CUstream>(stream));
         continue;

@@ -86,7 +86,7 @@ class ListedPlan final : public Plan {
     double us = 0;
     for (std::size_t i = 0; i < count; ++i) {
       listing::Pass pass = pass_;
-      pass.bias = checked(tensors[i]).bias;
+      pass.bias = checked(tensors[i], workspace).bias;
       pass.counts = reinterpret_cast<int*>(room + counts_);
       pass.indices = reinterpret_cast<int*>(room + indices_);
       us += lister_->list(listing::with_width(pass), stream);

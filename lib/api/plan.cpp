@@ -185,7 +185,7 @@ std::array<Plan::Extent, Plan::kTensors> Plan::extents() const {
   };
 }
 
-Addresses Plan::checked(const heed_tensors& t) const {
+Addresses Plan::checked(const heed_tensors& t, const void* workspace) const {
   if (t.struct_size != sizeof(heed_tensors))
     refuse(fmt::format("heed_tensors has {} bytes; this library reads {}: set it with heed_tensors_init", t.struct_size,
                        sizeof(heed_tensors)),
@@ -242,6 +242,11 @@ Addresses Plan::checked(const heed_tensors& t) const {
         refuse(fmt::format("{} overlaps {}; outputs must lie apart from every other tensor", all[written].name,
                            all[i].name),
                all[written].name);
+  const auto own = reinterpret_cast<std::uintptr_t>(workspace);
+  for (std::size_t i = 0; i < kTensors && workspace_bytes_ > 0; ++i)
+    if (const auto x = reinterpret_cast<std::uintptr_t>(all[i].address);
+        extents_[i].is_needed && x < own + workspace_bytes_ && own < x + extents_[i].bytes)
+      refuse(fmt::format("the workspace overlaps {}; it must lie apart from every tensor", all[i].name), all[i].name);
   if (problem_.workload.dropout == 0 && (t.dropout_seed != 0 || t.dropout_offset != 0 || t.dropout_first_entry != 0))
     refuse("a seed, an offset or a first entry of dropout is given, and the problem has none; leave them 0",
            std::to_string(t.dropout_seed));
@@ -249,7 +254,8 @@ Addresses Plan::checked(const heed_tensors& t) const {
     refuse(fmt::format("dropout_first_entry is {}; with it and {} entries it must be 0 to 2^31 - 1",
                        t.dropout_first_entry, problem_.workload.batch),
            std::to_string(t.dropout_first_entry));
-  if (t.reserved_dropout != 0) refuse("reserved fields of heed_tensors must be 0", std::to_string(t.reserved_dropout));
+  for (const std::int64_t reserved : {std::int64_t{t.reserved_flags}, std::int64_t{t.reserved_dropout}})
+    if (reserved != 0) refuse("reserved fields of heed_tensors must be 0", std::to_string(reserved));
   return {.q = t.q,
           .k = t.k,
           .v = t.v,

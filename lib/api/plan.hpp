@@ -129,7 +129,8 @@ class Plan {
   Plan(const Problem& problem, Choice choice, LaunchPlan launch);
 
   /// @throws Error(usage)
-  [[nodiscard]] Addresses checked(const heed_tensors& tensors) const;
+  /// @param workspace of the run, which lies apart from all tensors; null: not looked at
+  [[nodiscard]] Addresses checked(const heed_tensors& tensors, const void* workspace) const;
   void require_workspace(const void* workspace) const;
   /// The launch without its addresses, keys in front of the first visible one still in.
   [[nodiscard]] const FeatureParams& parameters() const { return params_; }

@@ -142,7 +142,7 @@ class PrecisionPlan final : public Plan {
   }
 
   double run_one(const heed_tensors& tensors, char* room_of, void* stream) const {
-    const Addresses at = checked(tensors);
+    const Addresses at = checked(tensors, room_of);
     quantise::Pass pass = pass_;
     pass.rows.cu_seqlens_q = at.cu_seqlens_q;
     pass.rows.cu_seqlens_k = at.cu_seqlens_k;

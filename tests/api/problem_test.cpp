@@ -130,6 +130,10 @@ TEST(CLibrary, StridesThatCannotBeAreRefused) {
       }
   p.o_strides = {256, 0, 16, 1};
   expect_refused(p, HEED_INVALID_ARGUMENT, "the head stride of O is 0");
+  p.o_strides = {256, 64, 15, 1};
+  expect_refused(p, HEED_INVALID_ARGUMENT, "the row stride of O is 15, so that its");
+  p.o_strides = {256, 16, 16, 1};
+  expect_refused(p, HEED_INVALID_ARGUMENT, "would be written over one another");
   p.o_strides = {};
   p.v_strides = {1, std::int64_t{1} << 62, 16, 1};
   expect_refused(p, HEED_INVALID_PROBLEM, "the strides of V reach beyond 2^60 bytes");

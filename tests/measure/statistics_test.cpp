@@ -216,8 +216,8 @@ TEST(TimingPlan, SetsFitTheCacheOrFloodIt) {
     EXPECT_GT(plan_timing(parse_workload(text), device, Caches::warm).launches, 50) << text;
 }
 
-// Whatever a candidate keeps of a launch, outputs or scores, is of no use in another one of the replay: no head of queries
-// meets the same head of keys twice.
+// Whatever a candidate keeps of a launch, outputs or scores, is of no use in another one of the replay: no head of
+// queries meets the same head of keys twice.
 TEST(TimedSets, NoHeadOfQueriesMeetsItsKeysTwiceInAReplay) {
   for (const char* text : {"b1h1l2d8:fp16", "b2h6hkv3l2d8:fp16", "b2h6hkv3l3d8:bf16:blhd", "b3h2l4d8:fp16:ragged"}) {
     const Workload w = parse_workload(text);

@@ -259,8 +259,8 @@ struct TmaProducer {
   __device__ __forceinline__ bool lies_in_a_page() const {
     return rows_of_page_box(kConfig, params.page_size) == kConfig.block_n;
   }
-  /// The page of a KV tile that lies in one, else nothing of use. Of a tile's keys it is asked for before the wait for a
-  /// free stage, and kept for the values.
+  /// The page of a KV tile that lies in one, else nothing of use. Of a tile's keys it is asked for before the wait for
+  /// a free stage, and kept for the values.
   /// @param tile,first_key as load_operand has them
   __device__ __forceinline__ Place place_of_tile(int tile, int first_key, int batch) const {
     if constexpr (kPages)
