@@ -66,7 +66,7 @@ bool Writer::ask(models::Conversation conversation, int generation, int place, c
     models::Reply reply =
         model.ask_as(fmt::format("generation {}, place {}, {}", generation, place, purpose), written.asked);
     reply.cost = panel_.prices().cost(model.name(), reply.usage);
-    spending_.add(written.asked, reply);
+    spending_.add(written.asked, reply, panel_.prices(), model.name());
     exchange.reply = reply;
     written.reply = reply.text;
     written.seconds += reply.latency_s;
@@ -132,10 +132,11 @@ Written Writer::repair(const Written& refused, const Variant& parent, const std:
   return take_or_ask_again(std::move(written), parent, generation, place, kRepairAgain);
 }
 
-RunLog::RunLog(store::Store& store, std::int64_t run, models::Spending& spending)
+RunLog::RunLog(store::Store& store, std::int64_t run, models::Spending& spending, const models::Prices& prices)
     : store_(store), run_(run), known_(store::exchanges(store, run)) {
   for (const store::ExchangeRecord& one : known_)
-    if (one.reply.is_object()) spending.add(one.prompt.get<models::Conversation>(), one.reply.get<models::Reply>());
+    if (one.reply.is_object())
+      spending.add(one.prompt.get<models::Conversation>(), one.reply.get<models::Reply>(), prices, one.model);
 }
 
 std::optional<store::ExchangeRecord> RunLog::find(int generation, int place, const std::string& purpose) {

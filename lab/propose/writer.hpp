@@ -75,8 +75,8 @@ class Writer {
 /// The log of a run in its store.
 class RunLog final : public ExchangeLog {
  public:
-  /// Reads what is there, and adds its replies to what is spent.
-  RunLog(store::Store& store, std::int64_t run, models::Spending& spending);
+  /// Reads what is there, and adds its replies to what is spent. @param prices for those without a cost
+  RunLog(store::Store& store, std::int64_t run, models::Spending& spending, const models::Prices& prices = {});
   std::optional<store::ExchangeRecord> find(int generation, int place, const std::string& purpose) override;
   void keep(store::ExchangeRecord& exchange) override;
 

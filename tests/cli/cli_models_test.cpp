@@ -143,7 +143,13 @@ TEST_F(ModelCli, BadOptions) {
   expect_refusal(evolve + "--endpoint http://localhost:1/v1", 2, "give --model");
   expect_refusal(evolve + "--command cat --mailbox box", 2, "give one of them");
   expect_refusal(evolve + "--command cat --token-budget 0", 2, "--token-budget 0 allows no prompt");
-  expect_refusal(evolve + "--command cat --money-budget 1", 2, "--prices");
+  const std::string prices = folder_.file("prices.json");
+  write_file_atomically(prices, R"({"models": {"a": {"prompt": 1, "completion": 2}}})", ErrorCode::internal);
+  for (const char* source : {"--command cat", "--mailbox box", "--replay /no/such/file"})
+    expect_refusal(evolve + source + " --money-budget 1 --prices " + prices, 2, "have no price: leave it out");
+  expect_refusal(evolve + "--endpoint http://localhost:1/v1 --model a --money-budget 1", 2, "with --prices");
+  expect_refusal(evolve + "--endpoint http://localhost:1/v1 --model b --money-budget 1 --prices " + prices, 2,
+                 "has no price of b");
   expect_refusal(evolve + "--command cat --prompt fulll", 2, "did you mean \"full\"?");
   expect_refusal(evolve + "--command cat --prompts /no/such/folder", 2, "no folder of prompts");
   expect_refusal(evolve + "--command cat --request-fields 3", 2, "takes a JSON object");

@@ -272,6 +272,10 @@ TEST(Panel, OptionsThatGiveNone) {
   EXPECT_THAT(refusal(o), HasSubstr("--token-budget 0 allows no prompt"));
   o.most_tokens.reset();
   o.most_money = 1;
+  EXPECT_THAT(refusal(o), HasSubstr("have no price: leave it out"));
+  o.command.clear();
+  o.endpoint = "http://localhost:1/v1";
+  o.models = {"a"};
   EXPECT_THAT(refusal(o), HasSubstr("name a file of them with --prices"));
   o.most_money.reset();
   EXPECT_EQ(refusal(o), "none");
