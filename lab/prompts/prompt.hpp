@@ -67,18 +67,22 @@ struct PromptLimits {
   std::int64_t reply_tokens = 16'384;
 };
 
+/// Leaves room for the reply and for one prompt behind it, which tells the reply and what was wrong with it.
 /// @throws Error(usage) where a prompt does not fit the window even with one file of the sources, or for a template
 /// that names what is not known
 models::Conversation first_prompt(const Templates& templates, Preset preset, const Task& task,
                                   const PromptLimits& limits);
 
 /// After edits that could not be read or did not apply: once more, with the reason.
+/// A prompt that follows others keeps to the window: where it would not fit, earlier tries are left out, and of what is
+/// told of the last one the reply's end.
 models::Conversation again_prompt(const Templates& templates, models::Conversation asked, const std::string& reply,
-                                  const std::string& reason);
+                                  const std::string& reason, const PromptLimits& limits = {});
 
 /// After a build error or a failed gate.
 /// @param outcome the verdict in a word or two, @param reason the compiler's lines, or where outputs were wrong
 models::Conversation repair_prompt(const Templates& templates, models::Conversation asked, const std::string& reply,
-                                   const std::string& outcome, const std::string& reason);
+                                   const std::string& outcome, const std::string& reason,
+                                   const PromptLimits& limits = {});
 
 }  // namespace heed::prompts

@@ -17,8 +17,8 @@ constexpr const char* kAgain = "again";
 constexpr const char* kRepair = "repair";
 constexpr const char* kRepairAgain = "repair again";
 
-std::string cut(const std::string& text, std::size_t most) {
-  return text.size() <= most ? text : fmt::format("{}\n...", text.substr(0, most));
+prompts::PromptLimits limits_of(const record::ModelOptions& options) {
+  return {.window_tokens = options.window_tokens, .reply_tokens = options.reply_tokens};
 }
 
 }  // namespace
@@ -102,8 +102,8 @@ Written Writer::take_or_ask_again(Written written, const Variant& parent, int ge
   take_edits(parent, written);
   if (written.overlay) return written;
   Written second = written;
-  if (ask(prompts::again_prompt(templates_, written.asked, written.reply, written.failure), generation, place, purpose,
-          second)) {
+  if (ask(prompts::again_prompt(templates_, written.asked, written.reply, written.failure, limits_of(options_)),
+          generation, place, purpose, second)) {
     take_edits(parent, second);
     if (second.overlay) return second;
   }
@@ -112,21 +112,19 @@ Written Writer::take_or_ask_again(Written written, const Variant& parent, int ge
 }
 
 Written Writer::write(const prompts::Task& task, const Variant& parent, int generation, int place) {
-  const prompts::PromptLimits limits{.window_tokens = options_.window_tokens, .reply_tokens = options_.reply_tokens};
   Written written;
-  if (!ask(prompts::first_prompt(templates_, prompts::parse_preset(options_.preset), task, limits), generation, place,
-           kFirst, written))
+  if (!ask(prompts::first_prompt(templates_, prompts::parse_preset(options_.preset), task, limits_of(options_)),
+           generation, place, kFirst, written))
     return written;
   return take_or_ask_again(std::move(written), parent, generation, place, kAgain);
 }
 
 Written Writer::repair(const Written& refused, const Variant& parent, const std::string& outcome,
                        const std::string& reason, int generation, int place) {
-  constexpr std::size_t kMostReason = 6000;  // the compiler's first errors
   Written written = refused;
   written.seconds = 0;
   written.overlay.reset();
-  if (!ask(prompts::repair_prompt(templates_, refused.asked, refused.reply, outcome, cut(reason, kMostReason)),
+  if (!ask(prompts::repair_prompt(templates_, refused.asked, refused.reply, outcome, reason, limits_of(options_)),
            generation, place, kRepair, written))
     return written;
   return take_or_ask_again(std::move(written), parent, generation, place, kRepairAgain);
