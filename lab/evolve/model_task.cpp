@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 
 #include "base/random.hpp"
 #include "base/text.hpp"
@@ -11,6 +12,7 @@
 #include "record/diagnosis.hpp"
 #include "record/json.hpp"
 #include "source/editable.hpp"
+#include "source/nearness.hpp"
 #include "source/stored.hpp"
 #include "store/observations.hpp"
 
@@ -68,6 +70,23 @@ std::string words_of(const DeviceFacts& device) {
     text += fmt::format(", {} of last-level cache", human_bytes(static_cast<double>(device.cache_bytes)));
   if (device.clock_mhz > 0) text += fmt::format(", up to {} MHz", device.clock_mhz);
   return text;
+}
+
+// The nearest first within a rank.
+std::vector<prompts::SourceFile> sources_of(const Variant& variant) {
+  const std::string folder = std::string(variant.family->folder()) + "/";
+  const std::map<std::string, source::Nearness> nearness = source::nearness_of(variant);
+  std::vector<prompts::SourceFile> files;
+  for (const auto& [path, text] : source::editable(*variant.family)) {
+    const std::string* edited = variant.overlay ? variant.overlay->find(path) : nullptr;
+    const bool is_own = path == Overlay::kEntry || path.rfind(folder, 0) == 0;
+    const int rank = edited != nullptr ? 0 : nearness.at(path).is_of_others ? 3 : is_own ? 1 : 2;
+    files.push_back({path, edited == nullptr ? text : *edited, rank});
+  }
+  std::stable_sort(files.begin(), files.end(), [&](const auto& a, const auto& b) {
+    return nearness.at(a.path).steps < nearness.at(b.path).steps;
+  });
+  return files;
 }
 
 }  // namespace
@@ -142,12 +161,7 @@ prompts::Task task_of(RunContext& run, std::optional<std::size_t> parent, const 
     task.resources = words_of(record::to_json(run.trial_runner.base().artifact.resources));
   }
 
-  const std::string folder = std::string(variant.family->folder()) + "/";
-  for (const auto& [path, text] : source::editable(*variant.family)) {
-    const std::string* edited = variant.overlay ? variant.overlay->find(path) : nullptr;
-    const bool is_own = path == Overlay::kEntry || path.rfind(folder, 0) == 0;
-    task.sources.push_back({path, edited == nullptr ? text : *edited, edited != nullptr ? 0 : is_own ? 1 : 2});
-  }
+  task.sources = sources_of(variant);
 
   for (const std::size_t index : passed(run, basis))
     if (index != parent && task.solutions.size() < kMostSolutions)

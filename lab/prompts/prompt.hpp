@@ -28,7 +28,8 @@ Preset parse_preset(std::string_view text);  ///< @throws Error(usage)
 struct SourceFile {
   std::string path;
   std::string text;
-  int rank = 0;  ///< 0: edited by the parent; 1: of the family alone; 2: shared with other families
+  /// 0: edited by the parent; 1: of the family alone; 2: shared with other families; 3: for other values of its knobs
+  int rank = 0;
 };
 
 /// A variant that was measured.
@@ -54,7 +55,7 @@ struct Task {
   Solution parent;        ///< what is to be made faster; trial -1: the base
   std::string profile;    ///< of the parent, in words; empty where nothing was read
   std::string resources;  ///< registers, spills, shared memory of the parent
-  std::vector<SourceFile> sources;
+  std::vector<SourceFile> sources;  ///< within a rank those first that matter most
   std::vector<Solution> solutions;    ///< the best first, the parent left out
   std::vector<std::string> failures;  ///< what was tried on this parent and why it failed, the last first
   std::vector<std::string> insights;  ///< the nearest first
