@@ -23,6 +23,7 @@ constexpr std::uint64_t kParents = 13;  // of the random numbers that choose par
 constexpr std::size_t kMostSolutions = 5;
 constexpr std::size_t kMostShownFailures = 5;
 constexpr std::size_t kMostInsights = 12;
+constexpr std::size_t kMostReason = 240;  // bytes of what failed
 constexpr double kWorthTelling = 0.005;  // of an insight's expected change, as a logarithm
 
 // Trials of the basis, the best first.
@@ -44,11 +45,6 @@ prompts::Solution solution_of(const store::TrialRecord& t) {
           .us = t.trial_us,
           .what = t.why,
           .diff = source::stored_diff(t.edits)};
-}
-
-std::string first_line(const std::string& text) {
-  constexpr std::size_t kMost = 240;
-  return text.substr(0, std::min(text.find('\n'), kMost));
 }
 
 std::string words_of(const nlohmann::json& resources) {
@@ -166,13 +162,19 @@ prompts::Task task_of(RunContext& run, std::optional<std::size_t> parent, const 
   for (const std::size_t index : passed(run, basis))
     if (index != parent && task.solutions.size() < kMostSolutions)
       task.solutions.push_back(solution_of(run.trials[index]));
-  const int number = parent ? run.trials[*parent].number : -1;
+  // Of the base and of trials that are the base again, the default's among them, the failures are the same.
+  const auto kernel_of = [&](const std::optional<std::size_t>& trial) {
+    if (!trial) return std::pair{describe(run.trial_runner.base().variant), std::string()};
+    const store::TrialRecord& t = run.trials[*trial];
+    return std::pair{t.config, t.edits.is_object() ? t.edits.value("digest", std::string()) : std::string()};
+  };
   for (auto t = run.trials.rbegin(); t != run.trials.rend() && task.failures.size() < kMostShownFailures; ++t) {
     if (!is_of_models(*t) || t->ok() || static_cast<std::size_t>(t->number) >= basis.known) continue;
-    const int of = t->parents.empty() ? -1 : t->parents.front();
-    if (of == number)
+    std::optional<std::size_t> of;
+    if (!t->parents.empty()) of = static_cast<std::size_t>(t->parents.front());
+    if (kernel_of(of) == kernel_of(parent))
       task.failures.push_back(fmt::format("{} ({}: {})", t->why.empty() ? "An edit" : t->why, to_string(t->verdict),
-                                          first_line(t->reason)));
+                                          telling_line(t->reason).substr(0, kMostReason)));
   }
   const insights::Place place{.family = std::string(variant.family->name()),
                               .workload = w,
