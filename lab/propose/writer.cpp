@@ -30,6 +30,7 @@ bool Writer::ask(models::Conversation conversation, int generation, int place, c
                  Written& written) {
   written.asked = std::move(conversation);
   written.reply.clear();
+  written.is_cut_off = false;
   models::Model& model = panel_.model_for(generation, place);
   written.model = model.name();
   {
@@ -38,7 +39,9 @@ bool Writer::ask(models::Conversation conversation, int generation, int place, c
       written.asked = known->prompt.get<models::Conversation>();
       if (known->reply.is_object()) {
         written.model = known->model;
-        written.reply = known->reply.get<models::Reply>().text;
+        const auto reply = known->reply.get<models::Reply>();
+        written.reply = reply.text;
+        written.is_cut_off = reply.is_cut_off;
         return true;
       }
     }
@@ -69,6 +72,7 @@ bool Writer::ask(models::Conversation conversation, int generation, int place, c
     spending_.add(written.asked, reply, panel_.prices(), model.name());
     exchange.reply = reply;
     written.reply = reply.text;
+    written.is_cut_off = reply.is_cut_off;
     written.seconds += reply.latency_s;
   } catch (const Error& error) {
     if (error.code() != ErrorCode::model) throw;
@@ -81,10 +85,15 @@ bool Writer::ask(models::Conversation conversation, int generation, int place, c
   return exchange.failure.empty();
 }
 
-void Writer::take_edits(const Variant& parent, Written& written) {
+void Writer::take_edits(const Variant& parent, Written& written) const {
   written.overlay.reset();
   written.ending = Written::Ending::unusable;
   try {
+    // Whole blocks of it may be half of an idea.
+    if (written.is_cut_off)
+      throw source::EditError(fmt::format(
+          "the reply was cut off at its limit of {} tokens; answer with edits alone, as few as the idea needs",
+          options_.reply_tokens));
     const source::Edits edits = source::parse_edits(written.reply);
     written.insight = edits.insight;
     Overlay overlay = source::apply(edits, parent);
