@@ -8,6 +8,7 @@
 
 #include "base/random.hpp"
 #include "base/text.hpp"
+#include "evolve/run_diagnosis.hpp"
 #include "insights/insight.hpp"
 #include "record/diagnosis.hpp"
 #include "record/json.hpp"
@@ -149,13 +150,14 @@ prompts::Task task_of(RunContext& run, std::optional<std::size_t> parent, const 
     task.parent = solution_of(trial);
     task.resources = words_of(trial.resources);
     diagnosis = trial.diagnosis;
-    if (diagnosis.is_object()) task.profile = diagnosis.value("text", std::string());
   } else {
     task.parent.trial = -1;
     task.parent.config = describe(variant);
     task.parent.us = task.base_us;
     task.resources = words_of(record::to_json(run.trial_runner.base().artifact.resources));
+    diagnosis = base_diagnosis(run);
   }
+  if (diagnosis.is_object()) task.profile = diagnosis.value("text", std::string());
 
   task.sources = sources_of(variant);
 

@@ -75,6 +75,7 @@ TEST_F(ModelCli, EditsAreTrialsAndWhatIsRefusedIsRepairedOnce) {
   const std::string first = read_file(folder_.file("prompt1"), ErrorCode::internal);
   EXPECT_THAT(first, HasSubstr("<file path=\"cpu/rows.hpp\">"));
   EXPECT_THAT(first, HasSubstr("b1h1l48d16:fp32"));
+  EXPECT_THAT(first, HasSubstr("## What bounds it")) << "of the base, before any trial";
   expect_insights();
 }
 
