@@ -66,6 +66,7 @@ TEST_F(ModelCli, EditsAreTrialsAndWhatIsRefusedIsRepairedOnce) {
   EXPECT_EQ(trials[2]["parents"], nlohmann::json::array({1}));
   EXPECT_THAT(read_file(folder_.file("prompt2"), ErrorCode::internal), HasSubstr("oops"));
   EXPECT_THAT(run.out, HasSubstr("models    "));
+  EXPECT_THAT(run.out, HasSubstr("More: heed show 1 " + db()));
   EXPECT_THAT(run.out, HasSubstr("oops")) << "the compiler's error, not what includes it";
   EXPECT_EQ(json["models"]["prompts"], json["exchanges"].size());
   EXPECT_EQ(json["models"]["cost"], nullptr);
