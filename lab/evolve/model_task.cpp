@@ -25,7 +25,7 @@ constexpr std::size_t kMostSolutions = 5;
 constexpr std::size_t kMostShownFailures = 5;
 constexpr std::size_t kMostInsights = 12;
 constexpr std::size_t kMostReason = 240;  // bytes of what failed
-constexpr double kWorthTelling = 0.005;  // of an insight's expected change, as a logarithm
+constexpr double kWorthTelling = 0.005;   // of an insight's expected change, as a logarithm
 
 // Trials of the basis, the best first.
 std::vector<std::size_t> passed(const RunContext& run, const Basis& basis) {
@@ -80,9 +80,8 @@ std::vector<prompts::SourceFile> sources_of(const Variant& variant) {
     const int rank = edited != nullptr ? 0 : nearness.at(path).is_of_others ? 3 : is_own ? 1 : 2;
     files.push_back({path, edited == nullptr ? text : *edited, rank});
   }
-  std::stable_sort(files.begin(), files.end(), [&](const auto& a, const auto& b) {
-    return nearness.at(a.path).steps < nearness.at(b.path).steps;
-  });
+  std::stable_sort(files.begin(), files.end(),
+                   [&](const auto& a, const auto& b) { return nearness.at(a.path).steps < nearness.at(b.path).steps; });
   return files;
 }
 

@@ -50,8 +50,7 @@ namespace {
 const nlohmann::json& note_base(RunContext& run, const std::optional<profile::Counters>& counters) {
   const trial::Built& base = run.trial_runner.base();
   const double us = run.trial_runner.base_against_itself().pair.base_median_us;
-  run.base_diagnosis =
-      record::to_json(diagnose(run, base.variant, base.artifact.resources, us, counters), counters);
+  run.base_diagnosis = record::to_json(diagnose(run, base.variant, base.artifact.resources, us, counters), counters);
   return run.base_diagnosis;
 }
 

@@ -90,8 +90,7 @@ void Search::run() {
       run_.observer.message("the space holds no variant that was not tried; stopping");
       return;
     }
-    if (places.empty())
-      places.resize(static_cast<std::size_t>(std::min(options.strategy.population, room)));
+    if (places.empty()) places.resize(static_cast<std::size_t>(std::min(options.strategy.population, room)));
     run_.observer.generation_started(generation, before, options.trials);
     std::vector<ModelPlace> written = write_by_models(generation, before, places, done);
     for (const ModelPlace& one : written) {

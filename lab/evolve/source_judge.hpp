@@ -23,7 +23,7 @@ struct Judgement {
   /// Of a duplicate: the trial that it equals, with that one's reading; of what equals the base a trial with the id 0,
   /// ok and exactly as fast.
   std::optional<store::TrialRecord> earlier;
-  bool faster = false;       ///< whether the whole interval lies above what the base shows against itself
+  bool faster = false;  ///< whether the whole interval lies above what the base shows against itself
 };
 
 class SourceJudge {
@@ -38,9 +38,8 @@ class SourceJudge {
   SourceJudge(const SourceJudge&) = delete;
   SourceJudge& operator=(const SourceJudge&) = delete;
 
-  /// Parses, applies, refuses, builds, verifies and measures, in this order, and stores the trial and what insights have
-  /// of it.
-  /// Never throws for anything that the reply says or its code does. @throws Error(interrupted, store)
+  /// Parses, applies, refuses, builds, verifies and measures, in this order, and stores the trial and what insights
+  /// have of it. Never throws for anything that the reply says or its code does. @throws Error(interrupted, store)
   Judgement judge(std::string_view reply);
   /// The same for edits of another variant of the family, which may have edits already.
   Judgement judge(std::string_view reply, const Variant& parent);

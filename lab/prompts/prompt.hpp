@@ -52,10 +52,10 @@ struct Task {
   double floor_us = 0;
   std::string floor_bound;  ///< what the floor comes from
   double base_us = 0;
-  Solution parent;        ///< what is to be made faster; trial -1: the base
-  std::string profile;    ///< of the parent, in words; empty where nothing was read
-  std::string resources;  ///< registers, spills, shared memory of the parent
-  std::vector<SourceFile> sources;  ///< within a rank those first that matter most
+  Solution parent;                    ///< what is to be made faster; trial -1: the base
+  std::string profile;                ///< of the parent, in words; empty where nothing was read
+  std::string resources;              ///< registers, spills, shared memory of the parent
+  std::vector<SourceFile> sources;    ///< within a rank those first that matter most
   std::vector<Solution> solutions;    ///< the best first, the parent left out
   std::vector<std::string> failures;  ///< what was tried on this parent and why it failed, the last first
   std::vector<std::string> insights;  ///< the nearest first

@@ -43,7 +43,7 @@ struct Written {
   models::Conversation asked;  ///< what the reply answers
   std::string reply;
   bool is_cut_off = false;  ///< the reply, at its limit of tokens: none of its edits are taken
-  double seconds = 0;  ///< waited for replies
+  double seconds = 0;       ///< waited for replies
 };
 
 class Writer {

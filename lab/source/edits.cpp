@@ -113,8 +113,8 @@ void leave_out_thoughts(std::vector<std::string>& lines) {
       is_open = may_lack_open = false;
     }
     if (is_open)
-      throw EditError(fmt::format("the {} of line {} of the reply has no {}; the reply seems cut off", open, from + 1,
-                                  close));
+      throw EditError(
+          fmt::format("the {} of line {} of the reply has no {}; the reply seems cut off", open, from + 1, close));
   }
 }
 

@@ -157,12 +157,11 @@ TEST_F(Judge, SanitizersNeedAGpu) {
 
 // A loop over scores twice, which no reading takes for no effect.
 TEST_F(Judge, AJudgedTrialIsAnObservation) {
-  const Printed slow =
-      heed_command(judge(write("slow.txt", block("cpu/rows.hpp",
-                                                 "  return sum > 0 ? 1.0F / sum : __builtin_nanf(\"\");",
-                                                 "  float same = sum;\n  for (int i = 0; i < 20000; ++i) asm "
-                                                 "volatile(\"\" : \"+x\"(same));\n"
-                                                 "  return same > 0 ? 1.0F / same : __builtin_nanf(\"\");"))));
+  const Printed slow = heed_command(
+      judge(write("slow.txt", block("cpu/rows.hpp", "  return sum > 0 ? 1.0F / sum : __builtin_nanf(\"\");",
+                                    "  float same = sum;\n  for (int i = 0; i < 20000; ++i) asm "
+                                    "volatile(\"\" : \"+x\"(same));\n"
+                                    "  return same > 0 ? 1.0F / same : __builtin_nanf(\"\");"))));
   ASSERT_EQ(slow.code, 0) << slow.out << slow.err;
   EXPECT_THAT(slow.out, HasSubstr("--diff " + db())) << "as it was called";
   const nlohmann::json list = nlohmann::json::parse(heed_command("insights list --json " + db()).out);
