@@ -54,7 +54,8 @@ bool differ_in_a_word(const std::string& a, const std::string& b) {
 
 class Graph {
  public:
-  explicit Graph(const Variant& variant) : variant_(variant), folder_(std::string(variant.family->folder()) + "/") {
+  explicit Graph(const Variant& variant)
+      : variant_(variant), folder_(std::string(variant.family->folder()) + "/"), unit_(variant.unit()) {
     const Config& config = variant.config;
     const std::vector<Knob>& knobs = variant.family->knobs();
     for (std::size_t i = 0; i < std::min(knobs.size(), config.size()); ++i)
@@ -89,11 +90,7 @@ class Graph {
 
  private:
   [[nodiscard]] std::string_view text_of(const std::string& path) const {
-    const std::string* edited = variant_.overlay ? variant_.overlay->find(path) : nullptr;
-    if (edited != nullptr) return *edited;
-    if (path != Overlay::kEntry) return compile::device_file(path);
-    if (entry_.empty()) entry_ = variant_.family->entry();
-    return entry_;
+    return path == Overlay::kEntry ? std::string_view(unit_) : compile::device_file(path, variant_.overlay.get());
   }
 
   [[nodiscard]] Speaks speaks(const std::string& path) const {
@@ -125,7 +122,7 @@ class Graph {
 
   const Variant& variant_;
   std::string folder_;
-  mutable std::string entry_;
+  std::string unit_;  // what stands before the entry includes the family's files
   std::set<std::string> of_config_;
   std::set<std::string> of_others_;
 };

@@ -159,9 +159,9 @@ TEST_F(Judge, SanitizersNeedAGpu) {
 TEST_F(Judge, AJudgedTrialIsAnObservation) {
   const std::string line = "  return sum > 0 ? 1.0F / sum : __builtin_nanf(\"\");";
   const std::string wait = "  for (int i = 0; i < 20000; ++i) asm volatile(\"\" : \"+r\"(i));\n";
-  const Printed slow = heed_command("judge --family fwd_cpu --shape b1h2l96d32:fp32 --measure-limit 0.3 --patch " +
-                                    write("slow.txt", block("cpu/rows.hpp", line, wait + line)) + " " + db() + " " +
-                                    cache());
+  const Printed slow =
+      heed_command("judge --family fwd_cpu --shape b1h2l96d32:fp32 --measure-limit 0.3 --patch " +
+                   write("slow.txt", block("cpu/rows.hpp", line, wait + line)) + " " + db() + " " + cache());
   ASSERT_EQ(slow.code, 0) << slow.out << slow.err;
   EXPECT_THAT(slow.out, HasSubstr("--diff " + db())) << "as it was called";
   const nlohmann::json list = nlohmann::json::parse(heed_command("insights list --json " + db()).out);

@@ -84,9 +84,10 @@ TEST_F(ModelCli, EditsAreTrialsAndWhatIsRefusedIsRepairedOnce) {
 TEST_F(ModelCli, NoModelIsAskedForPlacesThatTheBudgetHasNoTimeFor) {
   const std::string good =
       edit("tests the sum first", "  if (sum > 0) return 1.0F / sum;\n  return __builtin_nanf(\"\");\n");
-  const Printed run = heed_command("evolve --shape b1h1l48d16:fp32 --device cpu --population 12 --trials 12 --no-peers "
-                                   "--measure-limit 0.2 --budget 3 --no-repair " +
-                                   db() + " " + cache() + model(std::vector<std::string>(11, good)));
+  const Printed run = heed_command(
+      "evolve --shape b1h1l48d16:fp32 --device cpu --population 12 --trials 12 --no-peers "
+      "--measure-limit 0.2 --budget 3 --no-repair " +
+      db() + " " + cache() + model(std::vector<std::string>(11, good)));
   ASSERT_EQ(run.code, 0) << run.err;
   EXPECT_LT(shown()["exchanges"].size(), 8U) << "eleven places are for models";
 }

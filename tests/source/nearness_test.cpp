@@ -1,6 +1,7 @@
 // Which files of a family a config runs, as far as includes and names tell.
 #include "source/nearness.hpp"
 
+#include "device/device.hpp"
 #include "source/editable.hpp"
 #include "testing.hpp"
 
@@ -23,6 +24,16 @@ TEST(Nearness, FilesOfOtherValuesOfKnobsAreFar) {
   EXPECT_LT(vector.at("cpu/vector_forward.hpp").steps, vector.at("cpu/key_tile.hpp").steps);
 }
 
+TEST(Nearness, AScheduleThatTheConfigDoesNotHave) {
+  const auto is_far = [](const std::string& knobs) {
+    const Variant variant =
+        parse_variant("fwd_sm90_persistent" + knobs, parse_workload("b1h8l512d64:fp16"), gpu_limits("sm_90a"));
+    return nearness_of(variant).at("kernels/sm90/persistent/stream_k.cuh").is_of_others;
+  };
+  EXPECT_TRUE(is_far(":scheduler=single_tile"));
+  EXPECT_FALSE(is_far(":scheduler=stream_k"));
+}
+
 TEST(Nearness, EditedTextsAreFollowed) {
   const Workload workload = parse_workload("b1h2l96d32:fp32");
   Variant variant = parse_variant("fwd_cpu:unit=vector,lanes=queries", workload, choose_device(DeviceChoice::cpu));
@@ -34,10 +45,9 @@ TEST(Nearness, EditedTextsAreFollowed) {
 
 TEST(Nearness, EveryFamilyRunsItsEntryAndSomeOfItsFiles) {
   for (const Family* family : families()) {
-    Variant variant;
-    variant.family = family;
-    for (const Knob& knob : family->knobs()) variant.config.push_back(knob.standard);
-    const auto all = nearness_of(variant);
+    Config config;
+    for (const Knob& knob : family->knobs()) config.push_back(knob.standard);
+    const auto all = nearness_of(make_variant(*family, config, parse_workload("b1h8l512d64:fp16")));
     EXPECT_EQ(all.size(), editable(*family).size()) << family->name();
     EXPECT_EQ(all.at("entry").steps, 0);
     int run = 0;
