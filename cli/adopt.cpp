@@ -40,7 +40,7 @@ std::string patch_of(const StoredTrial& stored) {
   const store::TrialRecord& trial = stored.trial;
   if (!trial.ok())
     refuse(trial.id, fmt::format("it ended {}{}", to_string(trial.verdict),
-                                 trial.reason.empty() ? "" : ": " + split(trial.reason, '\n').front()));
+                                 trial.reason.empty() ? "" : ": " + telling_line(trial.reason)));
   if (trial.edits.is_null()) refuse(trial.id, fmt::format("it edits no source; its knobs are {}", trial.config));
   const Variant variant = variant_of(stored, device_of(stored));
   if (variant.overlay->find(Overlay::kEntry) != nullptr)

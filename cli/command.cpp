@@ -15,6 +15,7 @@
 #include "compile/embedded.hpp"
 #include "device/cpu_level.hpp"
 #include "process/interrupt.hpp"
+#include "process/shell_word.hpp"
 
 namespace heed::cli {
 
@@ -143,6 +144,10 @@ Workload WorkloadOptions::workload(const std::optional<QkvTensors>& tensors) con
 
 void StoreOptions::add_to(CLI::App& app) {
   app.add_option("--db", path, fmt::format("Database [{}]", file().string()));
+}
+
+std::string StoreOptions::as_given() const {
+  return path.empty() ? std::string() : " --db " + shell_word(path);
 }
 
 std::filesystem::path StoreOptions::file() const {

@@ -77,6 +77,8 @@ struct StoreOptions {
   /// The database: what --db names, else the default one. Where that was written by an older Heed it stays as it is,
   /// and heed.layoutN.db beside it is this one's.
   [[nodiscard]] std::filesystem::path file() const;
+  /// " --db PATH" as a shell reads it, for commands that are told to users; empty where none is given.
+  [[nodiscard]] std::string as_given() const;
   /// On stderr once, where a default database of an older Heed is left for a new one.
   [[nodiscard]] std::unique_ptr<store::Store> open(store::Access access) const;
 };

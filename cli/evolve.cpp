@@ -169,8 +169,8 @@ int run(const EvolveOptions& o, const CLI::App& app) {
   print(report::devices_text(record, shop.store->trials(id)));
   print(report::text_of(report::model_statistics(shop.store->trials(id), store::exchanges(*shop.store, id))));
   if (record.result.contains("final"))
-    print(fmt::format("\nStored as run {}. More: heed show {}   Again: heed replay {}\n", id, id,
-                      record.result["final"]["trial_id"].get<std::int64_t>()));
+    print(fmt::format("\nStored as run {}. More: heed show {}{}   Again: heed replay {}{}\n", id, id,
+                      o.store.as_given(), record.result["final"]["trial_id"].get<std::int64_t>(), o.store.as_given()));
   return exit_code;
 }
 

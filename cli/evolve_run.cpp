@@ -48,7 +48,7 @@ class Progress final : public evolve::Observer {
            fmt::format("  {:>4}/{}  {:<9}  {:<44}  certain {:.3f}  {}{}{}", t.number + 1, trials_in_all, t.operation,
                        result, best_certain, t.device.empty() ? "" : t.device + ": ", chosen, t.why.substr(0, 90)));
     if (!t.ok() && t.verdict != Verdict::duplicate)
-      remark(json_, fmt::format("           {}: {}", t.check, split(t.reason, '\n').front().substr(0, 160)));
+      remark(json_, fmt::format("           {}: {}", t.check, telling_line(t.reason).substr(0, 160)));
   }
 
  private:

@@ -26,7 +26,7 @@ std::string read_patch(const std::string& path) {
   return {std::istreambuf_iterator<char>(std::cin), std::istreambuf_iterator<char>()};
 }
 
-std::string text_of(const evolve::SourceJudge& judge, const evolve::Judgement& judgement) {
+std::string text_of(const evolve::SourceJudge& judge, const evolve::Judgement& judgement, const std::string& database) {
   const store::TrialRecord& t = judgement.trial;
   std::string text = fmt::format("{}{}", to_string(t.verdict),
                                  t.finding == Finding::none ? "" : fmt::format(" ({})", to_string(t.finding)));
@@ -37,11 +37,14 @@ std::string text_of(const evolve::SourceJudge& judge, const evolve::Judgement& j
         t.ratio, t.ratio_low, t.ratio_high, t.trial_us, t.base_us, judge.self_spread());
   text += "\n";
   if (!t.reason.empty()) text += fmt::format("{}{}\n", t.check.empty() ? "" : t.check + ": ", t.reason);
+  if (judgement.earlier && judgement.earlier->id > 0 && judgement.earlier->ratio > 0)
+    text += fmt::format("Trial {} reads {:.3f} [{:.4f}, {:.4f}] times as fast as the base.\n", judgement.earlier->id,
+                        judgement.earlier->ratio, judgement.earlier->ratio_low, judgement.earlier->ratio_high);
   if (t.verdict == Verdict::ok)
     text += judgement.faster ? "Faster than the base.\n" : "Not shown to be faster than the base.\n";
   if (t.id > 0)
-    text +=
-        fmt::format("Stored as trial {}. Its edits: heed show {} --diff   Again: heed replay {}\n", t.id, t.id, t.id);
+    text += fmt::format("Stored as trial {}. Its edits: heed show {} --diff{}   Again: heed replay {}{}\n", t.id, t.id,
+                        database, t.id, database);
   return text;
 }
 
@@ -66,7 +69,7 @@ int judge(const JudgeOptions& o) {
   remark(o.machine.json, "judging the edits");
   const evolve::Judgement judgement = judge.judge(reply);
   print(o.machine.json ? json_text(judgement_json(judge, judgement, workload, device), 1) + "\n"
-                       : text_of(judge, judgement));
+                       : text_of(judge, judgement, o.store.as_given()));
   return judgement.trial.ok() ? 0 : 1;
 }
 

@@ -9,6 +9,16 @@ namespace {
 
 constexpr std::size_t kMostLog = 20000;  // of the compiler's words; the first errors come first
 
+nlohmann::json earlier_json(const std::optional<store::TrialRecord>& earlier) {
+  if (!earlier) return nullptr;
+  const auto reading = [&](double value) { return earlier->ratio > 0 ? nlohmann::json(value) : nlohmann::json(); };
+  return {{"trial", earlier->id > 0 ? nlohmann::json(earlier->id) : nlohmann::json()},
+          {"ratio", reading(earlier->ratio)},
+          {"low", reading(earlier->ratio_low)},
+          {"high", reading(earlier->ratio_high)},
+          {"verdict", to_string(earlier->verdict)}};
+}
+
 }  // namespace
 
 nlohmann::json judgement_json(const evolve::SourceJudge& judge, const evolve::Judgement& judgement,
@@ -21,6 +31,7 @@ nlohmann::json judgement_json(const evolve::SourceJudge& judge, const evolve::Ju
           {"reason", t.reason},
           {"log", judgement.log.substr(0, kMostLog)},
           {"faster", judgement.faster},
+          {"earlier", earlier_json(judgement.earlier)},
           {"ratio",
            timed ? nlohmann::json{{"value", t.ratio}, {"low", t.ratio_low}, {"high", t.ratio_high}} : nlohmann::json()},
           {"base_us", timed ? t.base_us : judge.base_us()},

@@ -4,13 +4,16 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 
 #include "base/random.hpp"
 #include "base/text.hpp"
+#include "evolve/run_diagnosis.hpp"
 #include "insights/insight.hpp"
 #include "record/diagnosis.hpp"
 #include "record/json.hpp"
 #include "source/editable.hpp"
+#include "source/nearness.hpp"
 #include "source/stored.hpp"
 #include "store/observations.hpp"
 
@@ -21,7 +24,8 @@ constexpr std::uint64_t kParents = 13;  // of the random numbers that choose par
 constexpr std::size_t kMostSolutions = 5;
 constexpr std::size_t kMostShownFailures = 5;
 constexpr std::size_t kMostInsights = 12;
-constexpr double kWorthTelling = 0.005;  // of an insight's expected change, as a logarithm
+constexpr std::size_t kMostReason = 240;  // bytes of what failed
+constexpr double kWorthTelling = 0.005;   // of an insight's expected change, as a logarithm
 
 // Trials of the basis, the best first.
 std::vector<std::size_t> passed(const RunContext& run, const Basis& basis) {
@@ -44,11 +48,6 @@ prompts::Solution solution_of(const store::TrialRecord& t) {
           .diff = source::stored_diff(t.edits)};
 }
 
-std::string first_line(const std::string& text) {
-  constexpr std::size_t kMost = 240;
-  return text.substr(0, std::min(text.find('\n'), kMost));
-}
-
 std::string words_of(const nlohmann::json& resources) {
   std::vector<std::string> parts;
   if (resources.is_object())
@@ -68,6 +67,22 @@ std::string words_of(const DeviceFacts& device) {
     text += fmt::format(", {} of last-level cache", human_bytes(static_cast<double>(device.cache_bytes)));
   if (device.clock_mhz > 0) text += fmt::format(", up to {} MHz", device.clock_mhz);
   return text;
+}
+
+// The nearest first within a rank.
+std::vector<prompts::SourceFile> sources_of(const Variant& variant) {
+  const std::string folder = std::string(variant.family->folder()) + "/";
+  const std::map<std::string, source::Nearness> nearness = source::nearness_of(variant);
+  std::vector<prompts::SourceFile> files;
+  for (const auto& [path, text] : source::editable(*variant.family)) {
+    const std::string* edited = variant.overlay ? variant.overlay->find(path) : nullptr;
+    const bool is_own = path == Overlay::kEntry || path.rfind(folder, 0) == 0;
+    const int rank = edited != nullptr ? 0 : nearness.at(path).is_of_others ? 3 : is_own ? 1 : 2;
+    files.push_back({path, edited == nullptr ? text : *edited, rank});
+  }
+  std::stable_sort(files.begin(), files.end(),
+                   [&](const auto& a, const auto& b) { return nearness.at(a.path).steps < nearness.at(b.path).steps; });
+  return files;
 }
 
 }  // namespace
@@ -134,31 +149,33 @@ prompts::Task task_of(RunContext& run, std::optional<std::size_t> parent, const 
     task.parent = solution_of(trial);
     task.resources = words_of(trial.resources);
     diagnosis = trial.diagnosis;
-    if (diagnosis.is_object()) task.profile = diagnosis.value("text", std::string());
   } else {
     task.parent.trial = -1;
     task.parent.config = describe(variant);
     task.parent.us = task.base_us;
     task.resources = words_of(record::to_json(run.trial_runner.base().artifact.resources));
+    diagnosis = base_diagnosis(run);
   }
+  if (diagnosis.is_object()) task.profile = diagnosis.value("text", std::string());
 
-  const std::string folder = std::string(variant.family->folder()) + "/";
-  for (const auto& [path, text] : source::editable(*variant.family)) {
-    const std::string* edited = variant.overlay ? variant.overlay->find(path) : nullptr;
-    const bool is_own = path == Overlay::kEntry || path.rfind(folder, 0) == 0;
-    task.sources.push_back({path, edited == nullptr ? text : *edited, edited != nullptr ? 0 : is_own ? 1 : 2});
-  }
+  task.sources = sources_of(variant);
 
   for (const std::size_t index : passed(run, basis))
     if (index != parent && task.solutions.size() < kMostSolutions)
       task.solutions.push_back(solution_of(run.trials[index]));
-  const int number = parent ? run.trials[*parent].number : -1;
+  // Of the base and of trials that are the base again, the default's among them, the failures are the same.
+  const auto kernel_of = [&](const std::optional<std::size_t>& trial) {
+    if (!trial) return std::pair{describe(run.trial_runner.base().variant), std::string()};
+    const store::TrialRecord& t = run.trials[*trial];
+    return std::pair{t.config, t.edits.is_object() ? t.edits.value("digest", std::string()) : std::string()};
+  };
   for (auto t = run.trials.rbegin(); t != run.trials.rend() && task.failures.size() < kMostShownFailures; ++t) {
     if (!is_of_models(*t) || t->ok() || static_cast<std::size_t>(t->number) >= basis.known) continue;
-    const int of = t->parents.empty() ? -1 : t->parents.front();
-    if (of == number)
+    std::optional<std::size_t> of;
+    if (!t->parents.empty()) of = static_cast<std::size_t>(t->parents.front());
+    if (kernel_of(of) == kernel_of(parent))
       task.failures.push_back(fmt::format("{} ({}: {})", t->why.empty() ? "An edit" : t->why, to_string(t->verdict),
-                                          first_line(t->reason)));
+                                          telling_line(t->reason).substr(0, kMostReason)));
   }
   const insights::Place place{.family = std::string(variant.family->name()),
                               .workload = w,

@@ -62,7 +62,7 @@ ModelTrials::ModelTrials(RunContext& run, store::Store& log)
       panel_(run.options.models, run.options.strategy.seed,
              [](const std::string& text) { std::fputs(fmt::format("  {}\n", text).c_str(), stderr); }),
       spending_({.tokens = run.options.models.most_tokens, .money = run.options.models.most_money}),
-      log_(log, run.run, spending_),
+      log_(log, run.run, spending_, panel_.prices()),
       writer_(run.options.models, panel_, spending_, log_) {
   run.observer.message(fmt::format("kernel sources are written by {}", panel_.text()));
 }

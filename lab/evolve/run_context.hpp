@@ -92,6 +92,7 @@ struct RunContext {
   double prepared_s = 0;          ///< what building, verifying and measuring the base took
   double earlier_s = 0;           ///< taken by the processes before this one
   bool counters_readable = true;  ///< until a reading fails
+  nlohmann::json base_diagnosis;  ///< of the base, as trials have theirs; null: none was made
   trial::Phases draft_phases;     ///< of the trial runner that screens drafts
   BuildClock builds;
   std::vector<std::pair<std::string, double>> parts;  ///< TimeShares::parts

@@ -45,6 +45,26 @@ std::optional<profile::Counters> read_counters(RunContext& run, const trial::Bui
   return reading.counters;
 }
 
+namespace {
+
+const nlohmann::json& note_base(RunContext& run, const std::optional<profile::Counters>& counters) {
+  const trial::Built& base = run.trial_runner.base();
+  const double us = run.trial_runner.base_against_itself().pair.base_median_us;
+  run.base_diagnosis = record::to_json(diagnose(run, base.variant, base.artifact.resources, us, counters), counters);
+  return run.base_diagnosis;
+}
+
+}  // namespace
+
+void profile_base(RunContext& run) {
+  if (!run.trials.empty()) return;
+  note_base(run, read_counters(run, run.trial_runner.base(), run.options.strategy.seed));
+}
+
+const nlohmann::json& base_diagnosis(RunContext& run) {
+  return run.base_diagnosis.is_null() ? note_base(run, std::nullopt) : run.base_diagnosis;
+}
+
 void profile_elites(RunContext& run, int generation) {
   if (run.trials.empty() || run.trials.back().generation >= generation || !may_read_counters(run)) return;
   std::vector<store::TrialRecord*> best;

@@ -15,6 +15,12 @@ namespace heed::evolve {
 /// None when they are not wanted or cannot be read; says so once. @param seed of the inputs
 std::optional<profile::Counters> read_counters(RunContext& run, const trial::Built& built, std::uint64_t seed);
 
+/// Before the first trial, reads the counters of the base, the parent of the first prompts. Where they cannot be read,
+/// or while other threads have devices, base_diagnosis has it from times.
+void profile_base(RunContext& run);
+/// What holds the base back, from times where profile_base read nothing; made once.
+const nlohmann::json& base_diagnosis(RunContext& run);
+
 /// Reads the counters of the best trials that were not read yet: prompts tell models what bounds a parent.
 void profile_elites(RunContext& run, int generation);
 

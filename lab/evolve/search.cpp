@@ -27,6 +27,20 @@ std::vector<ModelPlace> Search::write_by_models(int generation, int before, std:
   return models_->write(generation, wanted);
 }
 
+// Replies take time of the budget. What was paid for is tried first of what is left: knobs give way, the last places
+// first. Emptied places have no trial. The first trial of a run is the default whatever is left.
+void Search::leave_out_knobs(const std::vector<ModelPlace>& written, int done, std::vector<Place>& places) const {
+  if (written.empty()) return;
+  auto over = static_cast<int>(places.size()) - std::max(1, run_.trials_that_fit());
+  for (int i = static_cast<int>(places.size()) - 1; i >= (run_.trials.empty() ? 1 : 0) && over > 0; --i) {
+    const bool is_of_model =
+        std::any_of(written.begin(), written.end(), [&](const ModelPlace& one) { return one.place == done + i; });
+    if (is_of_model) continue;
+    places[static_cast<std::size_t>(i)].drafts.clear();
+    --over;
+  }
+}
+
 void Search::run_model_place(int generation, const ModelPlace& written, Place& place) {
   const auto number = [&] { return static_cast<int>(run_.trials.size()); };
   if (!written.written.overlay) {
@@ -51,6 +65,7 @@ void Search::repair(int generation, ModelPlace refused) {
 void Search::run() {
   const record::RunOptions& options = run_.options;
   const auto trials_done = [&] { return static_cast<int>(run_.trials.size()); };
+  if (models_) profile_base(run_);
   // A generation's number is fixed by the trials of those before it, so a resumed run finds its place again.
   int generation = run_.trials.empty() ? 0 : run_.trials.back().generation;
   while (trials_done() < options.trials) {
@@ -68,14 +83,14 @@ void Search::run() {
     std::copy_if(known.begin(), known.end(), std::back_inserter(earlier),
                  [&](const Individual& individual) { return individual.generation < generation; });
     std::vector<Place> places = places_of(propose(options.strategy, where, generation, earlier));
-    if (static_cast<int>(places.size()) > options.trials - before)
-      places.resize(static_cast<std::size_t>(options.trials - before));
+    // Places that have no time are cut off before models, which have the last ones, are asked.
+    const int room = std::min(options.trials - before, done + std::max(1, run_.trials_that_fit()));
+    if (static_cast<int>(places.size()) > room) places.resize(static_cast<std::size_t>(room));
     if (places.empty() && (!models_ || models_->are_given_up())) {
       run_.observer.message("the space holds no variant that was not tried; stopping");
       return;
     }
-    if (places.empty())
-      places.resize(static_cast<std::size_t>(std::min(options.strategy.population, options.trials - before)));
+    if (places.empty()) places.resize(static_cast<std::size_t>(std::min(options.strategy.population, room)));
     run_.observer.generation_started(generation, before, options.trials);
     std::vector<ModelPlace> written = write_by_models(generation, before, places, done);
     for (const ModelPlace& one : written) {
@@ -84,8 +99,7 @@ void Search::run() {
       if (one.written.overlay) place = std::move(places_of({models_->proposal_of(one)}).front());
     }
     places.erase(places.begin(), places.begin() + std::min(done, static_cast<int>(places.size())));
-    if (const auto fit = static_cast<std::size_t>(std::max(1, run_.trials_that_fit())); places.size() > fit)
-      places.resize(fit);
+    leave_out_knobs(written, done, places);
     drafting_.draft(generation, where, std::move(known), places);
     for (std::size_t i = 0; i < places.size() && trials_done() < options.trials; ++i) {
       check_interrupt();

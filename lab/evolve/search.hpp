@@ -23,6 +23,8 @@ class Search {
   /// A generation's places for which models have written, and what they wrote.
   [[nodiscard]] std::vector<ModelPlace> write_by_models(int generation, int before, std::vector<Place>& places,
                                                         int first);
+  /// Empties places of knobs, of those from `done` on, that have no time any more beside what models wrote.
+  void leave_out_knobs(const std::vector<ModelPlace>& written, int done, std::vector<Place>& places) const;
   /// The trial of a model's place, and where it was refused that of the repaired edits.
   void run_model_place(int generation, const ModelPlace& written, Place& place);
   void repair(int generation, ModelPlace refused);

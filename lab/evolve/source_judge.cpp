@@ -9,6 +9,7 @@
 #include "base/version.hpp"
 #include "compile/embedded.hpp"
 #include "evolve/trials.hpp"
+#include "insights/harvest.hpp"
 #include "process/interrupt.hpp"
 #include "profile/diagnosis.hpp"
 #include "record/diagnosis.hpp"
@@ -18,6 +19,7 @@
 #include "source/apply.hpp"
 #include "source/refusals.hpp"
 #include "source/stored.hpp"
+#include "store/observations.hpp"
 #include "trial/noise.hpp"
 
 namespace heed::evolve {
@@ -79,6 +81,7 @@ void SourceJudge::open_run() {
     if (is_run_of(run, wanted)) try {
         store_.claim(run.id);
         run_ = run.id;
+        record_ = store_.find_run(run_).value();
         trials_ = store_.trials(run_);
         return;
       } catch (const Error& error) {
@@ -93,6 +96,7 @@ void SourceJudge::open_run() {
                                                         .noise = trial::noise_of(self),
                                                         .resources = base.artifact.resources,
                                                         .floor = trial_runner_.floor(device_.processors)}));
+  record_ = store_.find_run(run_).value();
 }
 
 store::TrialRecord SourceJudge::new_record(const Variant& variant, std::string_view operation,
@@ -101,48 +105,56 @@ store::TrialRecord SourceJudge::new_record(const Variant& variant, std::string_v
   return new_trial(run_, number, number, variant, operation, why);
 }
 
-std::string SourceJudge::token_duplicate(const store::TrialRecord& record) const {
+std::optional<SourceJudge::Twin> SourceJudge::token_twin(const store::TrialRecord& record) const {
   const auto tokens = [](const store::TrialRecord& one) {
     return one.edits.is_object() ? one.edits.value("tokens", std::string()) : std::string();
   };
   for (const store::TrialRecord& earlier : trials_)
     if (earlier.verdict != Verdict::duplicate && earlier.config == record.config && tokens(earlier) == tokens(record))
-      return fmt::format("the same {} as trial {}, which ended {}", record.edits.is_object() ? "tokens" : "knobs",
-                         earlier.id, to_string(earlier.verdict));
-  return {};
+      return Twin{earlier,
+                  fmt::format("the same {} as trial {}, which ended {}", record.edits.is_object() ? "tokens" : "knobs",
+                              earlier.id, to_string(earlier.verdict))};
+  return std::nullopt;
 }
 
 // Edits leave the launch plan as it is, so that of one config equal code is launched alike.
-std::string SourceJudge::code_twin(const Variant& variant, const jit::BuildOutcome& build) const {
-  if (!build.artifact) return {};
+std::optional<SourceJudge::Twin> SourceJudge::code_twin(const Variant& variant, const jit::BuildOutcome& build) const {
+  if (!build.artifact) return std::nullopt;
   const trial::Built& base = trial_runner_.base();
-  if (base.artifact.machine_code == build.artifact->machine_code && describe(base.variant) == describe(variant))
-    return "the same machine code as the base: nothing that is run has changed";
+  if (base.artifact.machine_code == build.artifact->machine_code && describe(base.variant) == describe(variant)) {
+    store::TrialRecord as_fast;
+    as_fast.ratio = as_fast.ratio_low = as_fast.ratio_high = 1;
+    return Twin{std::move(as_fast), "the same machine code as the base: nothing that is run has changed"};
+  }
   for (const store::TrialRecord& earlier : trials_)
     if (earlier.verdict != Verdict::duplicate && earlier.config == describe(variant) &&
         earlier.machine_code == build.artifact->machine_code)
-      return fmt::format("the same machine code as trial {}, which ended {}", earlier.id, to_string(earlier.verdict));
-  return {};
+      return Twin{earlier, fmt::format("the same machine code as trial {}, which ended {}", earlier.id,
+                                       to_string(earlier.verdict))};
+  return std::nullopt;
 }
 
 void SourceJudge::judge_variant(const Variant& variant, Judgement& judgement) {
   trial::Outcome outcome;
   outcome.seed = judgement.trial.seed;
+  const auto refuse_as = [&](Twin twin) {
+    outcome.verdict = Verdict::duplicate;
+    outcome.reason = std::move(twin.reason);
+    judgement.earlier = std::move(twin.earlier);
+  };
   if (const auto refusal = variant.overlay ? source::refusal_of(*variant.overlay) : std::nullopt) {
     outcome.verdict = Verdict::cheating;
     outcome.finding = Finding::breaks_contract;
     outcome.check = "source";
     outcome.reason = *refusal;
-  } else if (std::string duplicate = token_duplicate(judgement.trial); !duplicate.empty()) {
-    outcome.verdict = Verdict::duplicate;
-    outcome.reason = std::move(duplicate);
+  } else if (std::optional<Twin> twin = token_twin(judgement.trial)) {
+    refuse_as(std::move(*twin));
   } else {
     const jit::BuildOutcome build = builder_.build(trial_runner_.request_for(variant));
     check_interrupt();
     judgement.log = trim(build.artifact ? build.artifact->log : build.log);
-    if (std::string same = code_twin(variant, build); !same.empty()) {
-      outcome.verdict = Verdict::duplicate;
-      outcome.reason = std::move(same);
+    if (std::optional<Twin> same = code_twin(variant, build)) {
+      refuse_as(std::move(*same));
       outcome.artifact = build.artifact;
     } else {
       outcome = trial_runner_.judge(variant, build, judgement.trial.seed);
@@ -202,6 +214,12 @@ void SourceJudge::judge_and_store(const Variant& variant, store::TrialRecord rec
   judgement.trial.finished = store::utc_now();
   judgement.trial.id = store_.add_trial(judgement.trial);
   trials_.push_back(judgement.trial);
+  harvest(judgement.trial);
+}
+
+// It has no parent, so that the base, whatever other trials there are, is what it is compared with.
+void SourceJudge::harvest(const store::TrialRecord& trial) {
+  for (const store::ObservationRecord& one : insights::harvest(record_, {trial})) store::add_observation(store_, one);
 }
 
 }  // namespace heed::evolve

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -19,7 +20,10 @@ struct Judgement {
   store::TrialRecord trial;  ///< id 0: not stored, for the reply made no variant (verdict illegal, check "edits")
   jit::Resources resources;  ///< registers, spills, ... of what was built
   std::string log;           ///< the compiler's words on what it built or did not build
-  bool faster = false;       ///< whether the whole interval lies above what the base shows against itself
+  /// Of a duplicate: the trial that it equals, with that one's reading; of what equals the base a trial with the id 0,
+  /// ok and exactly as fast.
+  std::optional<store::TrialRecord> earlier;
+  bool faster = false;  ///< whether the whole interval lies above what the base shows against itself
 };
 
 class SourceJudge {
@@ -34,8 +38,8 @@ class SourceJudge {
   SourceJudge(const SourceJudge&) = delete;
   SourceJudge& operator=(const SourceJudge&) = delete;
 
-  /// Parses, applies, refuses, builds, verifies and measures, in this order, and stores the trial.
-  /// Never throws for anything that the reply says or its code does. @throws Error(interrupted, store)
+  /// Parses, applies, refuses, builds, verifies and measures, in this order, and stores the trial and what insights
+  /// have of it. Never throws for anything that the reply says or its code does. @throws Error(interrupted, store)
   Judgement judge(std::string_view reply);
   /// The same for edits of another variant of the family, which may have edits already.
   Judgement judge(std::string_view reply, const Variant& parent);
@@ -55,9 +59,15 @@ class SourceJudge {
                                               const std::string& why) const;
   void judge_variant(const Variant& variant, Judgement& judgement);
   void judge_and_store(const Variant& variant, store::TrialRecord record, Judgement& judgement);
-  /// Why it is the same as an earlier trial by its knobs and tokens; empty where it is none.
-  [[nodiscard]] std::string token_duplicate(const store::TrialRecord& record) const;
-  [[nodiscard]] std::string code_twin(const Variant& variant, const jit::BuildOutcome& build) const;
+  struct Twin {
+    store::TrialRecord earlier;
+    std::string reason;
+  };
+  /// The earlier trial that it is the same as by its knobs and tokens.
+  [[nodiscard]] std::optional<Twin> token_twin(const store::TrialRecord& record) const;
+  [[nodiscard]] std::optional<Twin> code_twin(const Variant& variant, const jit::BuildOutcome& build) const;
+  /// What the trial says of its change, beside what runs' trials say.
+  void harvest(const store::TrialRecord& trial);
 
   store::Store& store_;
   jit::Builder& builder_;
@@ -66,6 +76,7 @@ class SourceJudge {
   trial::TrialRunner trial_runner_;
   std::vector<store::TrialRecord> trials_;
   std::int64_t run_ = 0;
+  store::RunRecord record_;  ///< of it, with its base
   double base_us_ = 0;
   double self_spread_ = 0;
 };

@@ -17,6 +17,8 @@ constexpr double kALength = 0.90;     // for each factor of two
 constexpr double kHeads = 0.93;       // for each factor of two in batch times heads
 constexpr double kADim = 0.5;         // for each factor of two
 constexpr double kAnotherKind = 0.7;  // of dtype, of mask, of bound
+constexpr double kGroup = 0.93;       // for each factor of two in query heads a key head
+constexpr double kAnotherLayout = 0.9;
 constexpr double kAnotherArch = 0.6;
 constexpr double kAnotherFamily = 0.25;
 constexpr double kPrior = 1;  // observations of no effect that nobody made
@@ -26,10 +28,22 @@ double octaves(std::int64_t a, std::int64_t b) {
       std::log2(static_cast<double>(std::max<std::int64_t>(1, a)) / static_cast<double>(std::max<std::int64_t>(1, b))));
 }
 
+// Features that one has and the other lacks. What values they have, a softcap or a bias, changes no program.
+int differing(const Features& a, const Features& b) {
+  return count_of(without(a, b)) + count_of(without(b, a));
+}
+
 double similarity_of(const Workload& a, const Workload& b) {
   double s = std::pow(kALength, octaves(a.len_q, b.len_q) + octaves(a.len_k, b.len_k)) *
-             std::pow(kHeads, octaves(a.batch * a.heads, b.batch * b.heads)) * std::pow(kADim, octaves(a.dim, b.dim));
+             std::pow(kHeads, octaves(a.batch * a.heads, b.batch * b.heads)) *
+             std::pow(kGroup, octaves(a.heads * b.heads_kv, b.heads * a.heads_kv)) *
+             std::pow(kADim, std::max(octaves(a.dim, b.dim), octaves(a.dim_v, b.dim_v))) *
+             std::pow(kAnotherKind, differing(features_of(a), features_of(b)));
   if (a.dtype != b.dtype) s *= kAnotherKind;
+  if (a.quantised.has_value() != b.quantised.has_value() ||
+      (a.quantised && (a.dtype_q() != b.dtype_q() || a.dtype_k() != b.dtype_k() || a.dtype_v() != b.dtype_v())))
+    s *= kAnotherKind;
+  if (a.layout != b.layout) s *= kAnotherLayout;
   if (a.mask != b.mask) s *= kAnotherKind;
   return s;
 }

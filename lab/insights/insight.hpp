@@ -19,9 +19,10 @@ struct Place {
 };
 
 /// How much an observation says about a place, from 0 to 1: 1 for the same workload, architecture and bound. Each
-/// factor of two in a length takes 10% off, in batch times heads 7%; another head dim, dtype, mask, architecture or
-/// bound 30% to 50%; another family leaves a quarter for changes of sources and nothing for knobs. These are rules of
-/// thumb, not measurements.
+/// factor of two in a length takes 10% off, in batch times heads, or in query heads a key head, 7%; another layout 10%;
+/// another head dim, dtype, quantisation, mask, architecture or bound 30% to 50%, each feature that one of the two
+/// lacks 30%; another family leaves a quarter for changes of sources and nothing for knobs. These are rules of thumb,
+/// not measurements.
 double similarity(const store::ObservationRecord& observation, const Place& place);
 
 struct Insight {

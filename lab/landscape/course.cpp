@@ -125,14 +125,8 @@ class Follower {
     }
     const Config& config = place.best().proposal.config;
     const Point& point = landscape_.points.at(config);
-    place.ok = point.ok() && !is_refused(config);
+    place.ok = point.ok() && !is_refused(config, space_.default_config, options_.seed, course_.refused);
     place.certain = point.low;
-  }
-
-  [[nodiscard]] bool is_refused(const Config& config) const {
-    std::uint64_t of_config = substream(options_.seed, kOfGates);
-    for (const int value : config) of_config = substream(of_config, static_cast<std::uint64_t>(value));
-    return config != space_.default_config && Random(of_config).chance(course_.refused);
   }
 
   const Landscape& landscape_;
@@ -144,6 +138,12 @@ class Follower {
 };
 
 }  // namespace
+
+bool is_refused(const Config& config, const Config& start, std::uint64_t seed, double share) {
+  std::uint64_t of_config = substream(seed, kOfGates);
+  for (const int value : config) of_config = substream(of_config, static_cast<std::uint64_t>(value));
+  return config != start && Random(of_config).chance(share);
+}
 
 std::vector<Tried> follow(const Landscape& landscape, const evolve::Space& space,
                           const evolve::StrategyOptions& options, const Course& course, int trials) {

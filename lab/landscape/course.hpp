@@ -2,6 +2,7 @@
 /// gates that refuse.
 #pragma once
 
+#include <cstdint>
 #include <vector>
 
 #include "evolve/strategy.hpp"
@@ -20,6 +21,10 @@ struct Course {
   /// Share of the points that the gate refuses, whatever their drafts read.
   double refused = 0;
 };
+
+/// Whether the gate refuses a point, a function of the seed and the point. Never the config that a search starts at.
+/// @param share of the points that are refused
+bool is_refused(const Config& config, const Config& start, std::uint64_t seed, double share);
 
 /// The configs of a run's trials, in order, and whether each passed.
 struct Tried {

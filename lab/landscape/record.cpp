@@ -55,7 +55,7 @@ void look_at(Point& point, trial::TrialRunner& trial_runner, const Variant& vari
              bool verify) {
   if (!build.artifact) {
     point.invalidity = build.timed_out ? "timeout" : "compile";
-    point.reason = build.log.substr(0, build.log.find('\n'));
+    point.reason = telling_line(build.log);
     return;
   }
   point.build_ms = build.artifact->build_ms;

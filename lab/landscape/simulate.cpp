@@ -36,7 +36,6 @@ class Progress {
       : landscape_(landscape), fastest_us_(landscape.best_us()), trials_(trials) {
     HEED_CHECK(fastest_us_ > 0);
   }
-  void take(const Config& config) { take(config, landscape_.points.at(config).ok()); }
   void take(const Config& config, bool ok) {
     const Point& point = landscape_.points.at(config);
     if (ok) best_ = std::min(best_, point.us / fastest_us_ - 1);
@@ -64,14 +63,17 @@ const Config& random_point(const Landscape& landscape, std::uint64_t seed) {
   return std::next(landscape.points.begin(), static_cast<std::ptrdiff_t>(at))->first;
 }
 
-std::vector<double> random_regrets(const Landscape& landscape, std::uint64_t seed, int trials) {
+// Gates refuse the same points as those of other searches with this seed and start.
+std::vector<double> random_regrets(const Landscape& landscape, const Config& start, double refused, std::uint64_t seed,
+                                   int trials) {
   std::vector<const Config*> configs;
   for (const auto& [config, point] : landscape.points) configs.push_back(&config);
   Progress progress(landscape, trials);
   Random random(seed);
   for (std::size_t left = configs.size(); left > 0 && !progress.is_done(); --left) {
     const std::size_t at = random.below(left);
-    progress.take(*configs[at]);
+    const bool ok = landscape.points.at(*configs[at]).ok() && !is_refused(*configs[at], start, seed, refused);
+    progress.take(*configs[at], ok);
     std::swap(configs[at], configs[left - 1]);
   }
   return progress.regrets();
@@ -112,12 +114,13 @@ Searcher searcher_of(std::string_view name, int population) {
 
 std::vector<double> regrets(const Landscape& landscape, const Searcher& searcher, std::uint64_t seed, int trials,
                             const Prior& prior) {
-  if (searcher.is_random) return random_regrets(landscape, seed, trials);
+  const Config& start = searcher.start == Start::random ? random_point(landscape, seed) : landscape.default_config;
+  if (searcher.is_random) return random_regrets(landscape, start, searcher.course.refused, seed, trials);
   evolve::StrategyOptions options = searcher.options;
   options.seed = seed;
   evolve::Space space;
   space.knobs = &landscape.knobs;
-  space.default_config = searcher.start == Start::random ? random_point(landscape, seed) : landscape.default_config;
+  space.default_config = start;
   space.is_legal = [&](const Config& config) { return landscape.points.count(config) != 0; };
   space.name = landscape.family;
   space.prior = prior;

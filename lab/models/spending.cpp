@@ -26,12 +26,17 @@ Spending::Spending(SpendingLimits limits) : limits_(limits) {
                 fmt::format("{}", *limits.money));
 }
 
-void Spending::add(const Conversation& conversation, const Reply& reply) {
+void Spending::add(const Conversation& conversation, const Reply& reply, const Prices& prices,
+                   const std::string& model) {
+  Usage taken = reply.usage;
+  if (!taken.prompt_tokens) taken.prompt_tokens = estimated_tokens(conversation);
+  if (!taken.completion_tokens) taken.completion_tokens = estimated_tokens(reply.text);
+  const double estimate = reply.cost ? 0 : prices.cost(model, taken).value_or(0);
   const std::lock_guard lock(mutex_);
   ++replies_;
-  tokens_ += reply.usage.prompt_tokens.value_or(estimated_tokens(conversation)) +
-             reply.usage.completion_tokens.value_or(estimated_tokens(reply.text));
+  tokens_ += *taken.prompt_tokens + *taken.completion_tokens;
   money_ += reply.cost.value_or(0);
+  estimated_money_ += estimate;
   unknown_ += reply.cost ? 0 : 1;
 }
 
@@ -40,15 +45,15 @@ std::optional<std::string> Spending::refuses(const Conversation& conversation, s
   return refusal_of(estimated_tokens(conversation) + reply_tokens / kExpectedShare);
 }
 
-std::optional<std::string> Spending::refusal_of(std::int64_t next) const {
+std::optional<std::string> Spending::refusal_of(std::int64_t next, double priced) const {
   if (limits_.tokens && tokens_ + next > *limits_.tokens)
     return fmt::format("{} of {} tokens are used, and the next prompt with a reply takes about {}", tokens_,
                        *limits_.tokens, next);
   if (limits_.money) {
-    const double each = money_of_a_reply();
-    if (money_ + each > *limits_.money || money_ >= *limits_.money)
-      return fmt::format("{:.4f} of {:.4f} is spent, and a reply has cost {:.4f} on average", money_, *limits_.money,
-                         each);
+    const double each = std::max(money_of_a_reply(), priced);
+    if (money_spent() + each > *limits_.money || money_spent() >= *limits_.money)
+      return fmt::format("{}{:.4f} of {:.4f} is spent, and the next prompt with a reply costs about {:.4f}",
+                         estimated_money_ > 0 ? "about " : "", money_spent(), *limits_.money, each);
   }
   return std::nullopt;
 }
@@ -63,10 +68,10 @@ Spending::Held Spending::hold(const Conversation& conversation, std::int64_t rep
   for (;;) {
     {
       const std::lock_guard lock(mutex_);
-      if (std::optional<std::string> refusal = refusal_of(tokens)) return {*this, std::move(refusal)};
+      if (std::optional<std::string> refusal = refusal_of(tokens, priced)) return {*this, std::move(refusal)};
       const double money = std::max(money_of_a_reply(), priced);
       const bool has_room = (!limits_.tokens || tokens_ + held_tokens_ + tokens <= *limits_.tokens) &&
-                            (!limits_.money || money_ + held_money_ + money <= *limits_.money);
+                            (!limits_.money || money_spent() + held_money_ + money <= *limits_.money);
       if (held_ == 0 || has_room) {
         ++held_;
         held_tokens_ += tokens;

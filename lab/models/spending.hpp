@@ -16,15 +16,17 @@ struct SpendingLimits {
   std::optional<double> money;         ///< in the currency of the table of prices
 };
 
-/// Sums over exchanges. Replies whose tokens nobody counted are taken at estimated_tokens; a reply without a price adds
-/// nothing to the money and makes its sum a lower bound, which `text` says.
+/// Sums over exchanges. Replies whose tokens nobody counted are taken at estimated_tokens, and at the price of as many,
+/// so that limits hold for them. Of money `text` tells what is known: the price of a reply without a cost is an
+/// estimate of the limit's alone, and makes the sum that is told a lower bound.
 class Spending {
  public:
   /// @throws Error(usage) for a limit that is not positive: it allows no prompt
   explicit Spending(SpendingLimits limits);
 
-  /// What earlier processes of the run, or a reply, took.
-  void add(const Conversation& conversation, const Reply& reply);
+  /// What earlier processes of the run, or a reply, took. @param prices and @param model: of a reply without a cost
+  void add(const Conversation& conversation, const Reply& reply, const Prices& prices = {},
+           const std::string& model = {});
   /// None, or a sentence that says which limit leaves no room for a prompt and a reply. Replies that are under way, in
   /// other threads, are not seen.
   /// @param reply_tokens that the model may write at most; counted as a quarter, since few replies are that long
@@ -58,13 +60,16 @@ class Spending {
   [[nodiscard]] std::string text(const std::string& currency) const;
 
  private:
-  [[nodiscard]] std::optional<std::string> refusal_of(std::int64_t next_tokens) const;
-  [[nodiscard]] double money_of_a_reply() const { return replies_ > 0 ? money_ / replies_ : 0; }
+  [[nodiscard]] std::optional<std::string> refusal_of(std::int64_t next_tokens, double priced = 0) const;
+  /// With estimates for replies without a cost.
+  [[nodiscard]] double money_spent() const { return money_ + estimated_money_; }
+  [[nodiscard]] double money_of_a_reply() const { return replies_ > 0 ? money_spent() / replies_ : 0; }
 
   SpendingLimits limits_;
   mutable std::mutex mutex_;
   std::int64_t tokens_ = 0;
   double money_ = 0;
+  double estimated_money_ = 0;  ///< of replies without a cost
   int replies_ = 0;
   int unknown_ = 0;
   int held_ = 0;  ///< prompts under way, and what they are expected to take

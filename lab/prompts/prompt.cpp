@@ -14,6 +14,8 @@ using models::Conversation;
 using models::estimated_tokens;
 using models::Role;
 
+constexpr std::size_t kMostReason = 6000;  // bytes: the compiler's first errors
+
 constexpr std::string_view kPresets[] = {"free", "insight", "full"};
 
 std::string text_of(const SourceFile& file) {
@@ -73,6 +75,39 @@ Values values_of(const Task& task) {
   return values;
 }
 
+// Not within a character of UTF-8.
+std::string cut(const std::string& text, std::size_t most) {
+  if (text.size() <= most) return text;
+  while (most > 0 && (static_cast<unsigned char>(text[most]) & 0xC0U) == 0x80U) --most;
+  return fmt::format("{}\n...", text.substr(0, most));
+}
+
+// Of a prompt behind the first one: the reply that it is about, and the longer one of the texts that go on from there.
+std::int64_t room_for_another(const Templates& templates, const PromptLimits& limits) {
+  const std::string reason(kMostReason + 64, 'x');  // and the outcome
+  const auto around = [&](const char* name) {
+    return estimated_tokens(Conversation{{Role::assistant, ""}, {Role::user, templates.text(name) + reason}});
+  };
+  return limits.reply_tokens + std::max(around("again"), around("repair"));
+}
+
+Conversation gone_on(Conversation asked, const std::string& reply, std::string text, const PromptLimits& limits) {
+  const std::int64_t room = limits.window_tokens - limits.reply_tokens;
+  asked.push_back({Role::assistant, reply});
+  asked.push_back({Role::user, std::move(text)});
+  if (estimated_tokens(asked) <= room) return asked;
+  // Edits are of the sources of the first prompt: none need the tries between it and the last one.
+  constexpr std::ptrdiff_t kFirst = 2;  // system and user
+  if (std::ssize(asked) > 2 + kFirst) asked.erase(asked.begin() + kFirst, asked.end() - 2);
+  const std::int64_t over = estimated_tokens(asked) - room;
+  if (over <= 0) return asked;
+  constexpr std::int64_t kBytesAToken = 3;  // of estimated_tokens
+  constexpr std::int64_t kMark = 6;         // "\n..." and what rounding adds
+  std::string& last = (asked.end() - 2)->text;
+  last = cut(last, static_cast<std::size_t>(std::max<std::int64_t>(0, std::ssize(last) - kBytesAToken * over - kMark)));
+  return asked;
+}
+
 }  // namespace
 
 std::string_view to_string(Preset preset) {
@@ -102,7 +137,8 @@ Conversation first_prompt(const Templates& templates, Preset preset, const Task&
   std::vector<SourceFile> sources = task.sources;
   std::stable_sort(sources.begin(), sources.end(),
                    [](const SourceFile& a, const SourceFile& b) { return a.rank < b.rank; });
-  std::int64_t left = limits.window_tokens - limits.reply_tokens - estimated_tokens(conversation());
+  std::int64_t left = limits.window_tokens - limits.reply_tokens - room_for_another(templates, limits) -
+                      estimated_tokens(conversation());
   // A list of what is left out is short, but not nothing.
   for (const SourceFile& file : sources) left -= estimated_tokens(file.path) + 4;
 
@@ -141,9 +177,10 @@ Conversation first_prompt(const Templates& templates, Preset preset, const Task&
   if (files.empty())
     throw Error(
         ErrorCode::usage,
-        fmt::format("the model's window of {} tokens, {} of them for the reply, has no room for a source file of {}; "
-                    "name a larger one with --window-tokens",
-                    limits.window_tokens, limits.reply_tokens, task.family),
+        fmt::format("the model's window of {} tokens, {} of them for the reply, has no room for a source file of {} "
+                    "beside a second try of {} tokens; name a larger one with --window-tokens, or fewer with "
+                    "--reply-tokens",
+                    limits.window_tokens, limits.reply_tokens, task.family, room_for_another(templates, limits)),
         std::to_string(limits.window_tokens));
   values["sources"] = join(files, "\n");
   values["files_left_out"] = left_out.empty()
@@ -153,17 +190,15 @@ Conversation first_prompt(const Templates& templates, Preset preset, const Task&
 }
 
 Conversation again_prompt(const Templates& templates, Conversation asked, const std::string& reply,
-                          const std::string& reason) {
-  asked.push_back({Role::assistant, reply});
-  asked.push_back({Role::user, filled(templates.text("again"), {{"reason", reason}}, "again")});
-  return asked;
+                          const std::string& reason, const PromptLimits& limits) {
+  return gone_on(std::move(asked), reply,
+                 filled(templates.text("again"), {{"reason", cut(reason, kMostReason)}}, "again"), limits);
 }
 
 Conversation repair_prompt(const Templates& templates, Conversation asked, const std::string& reply,
-                           const std::string& outcome, const std::string& reason) {
-  asked.push_back({Role::assistant, reply});
-  asked.push_back({Role::user, filled(templates.text("repair"), {{"outcome", outcome}, {"reason", reason}}, "repair")});
-  return asked;
+                           const std::string& outcome, const std::string& reason, const PromptLimits& limits) {
+  const Values values = {{"outcome", outcome}, {"reason", cut(reason, kMostReason)}};
+  return gone_on(std::move(asked), reply, filled(templates.text("repair"), values, "repair"), limits);
 }
 
 }  // namespace heed::prompts

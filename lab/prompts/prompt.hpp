@@ -28,7 +28,8 @@ Preset parse_preset(std::string_view text);  ///< @throws Error(usage)
 struct SourceFile {
   std::string path;
   std::string text;
-  int rank = 0;  ///< 0: edited by the parent; 1: of the family alone; 2: shared with other families
+  /// 0: edited by the parent; 1: of the family alone; 2: shared with other families; 3: for other values of its knobs
+  int rank = 0;
 };
 
 /// A variant that was measured.
@@ -51,10 +52,10 @@ struct Task {
   double floor_us = 0;
   std::string floor_bound;  ///< what the floor comes from
   double base_us = 0;
-  Solution parent;        ///< what is to be made faster; trial -1: the base
-  std::string profile;    ///< of the parent, in words; empty where nothing was read
-  std::string resources;  ///< registers, spills, shared memory of the parent
-  std::vector<SourceFile> sources;
+  Solution parent;                    ///< what is to be made faster; trial -1: the base
+  std::string profile;                ///< of the parent, in words; empty where nothing was read
+  std::string resources;              ///< registers, spills, shared memory of the parent
+  std::vector<SourceFile> sources;    ///< within a rank those first that matter most
   std::vector<Solution> solutions;    ///< the best first, the parent left out
   std::vector<std::string> failures;  ///< what was tried on this parent and why it failed, the last first
   std::vector<std::string> insights;  ///< the nearest first
@@ -67,18 +68,22 @@ struct PromptLimits {
   std::int64_t reply_tokens = 16'384;
 };
 
+/// Leaves room for the reply and for one prompt behind it, which tells the reply and what was wrong with it.
 /// @throws Error(usage) where a prompt does not fit the window even with one file of the sources, or for a template
 /// that names what is not known
 models::Conversation first_prompt(const Templates& templates, Preset preset, const Task& task,
                                   const PromptLimits& limits);
 
 /// After edits that could not be read or did not apply: once more, with the reason.
+/// A prompt that follows others keeps to the window: where it would not fit, earlier tries are left out, and of what is
+/// told of the last one the reply's end.
 models::Conversation again_prompt(const Templates& templates, models::Conversation asked, const std::string& reply,
-                                  const std::string& reason);
+                                  const std::string& reason, const PromptLimits& limits = {});
 
 /// After a build error or a failed gate.
 /// @param outcome the verdict in a word or two, @param reason the compiler's lines, or where outputs were wrong
 models::Conversation repair_prompt(const Templates& templates, models::Conversation asked, const std::string& reply,
-                                   const std::string& outcome, const std::string& reason);
+                                   const std::string& outcome, const std::string& reason,
+                                   const PromptLimits& limits = {});
 
 }  // namespace heed::prompts

@@ -17,8 +17,8 @@ constexpr const char* kAgain = "again";
 constexpr const char* kRepair = "repair";
 constexpr const char* kRepairAgain = "repair again";
 
-std::string cut(const std::string& text, std::size_t most) {
-  return text.size() <= most ? text : fmt::format("{}\n...", text.substr(0, most));
+prompts::PromptLimits limits_of(const record::ModelOptions& options) {
+  return {.window_tokens = options.window_tokens, .reply_tokens = options.reply_tokens};
 }
 
 }  // namespace
@@ -30,6 +30,7 @@ bool Writer::ask(models::Conversation conversation, int generation, int place, c
                  Written& written) {
   written.asked = std::move(conversation);
   written.reply.clear();
+  written.is_cut_off = false;
   models::Model& model = panel_.model_for(generation, place);
   written.model = model.name();
   {
@@ -38,7 +39,9 @@ bool Writer::ask(models::Conversation conversation, int generation, int place, c
       written.asked = known->prompt.get<models::Conversation>();
       if (known->reply.is_object()) {
         written.model = known->model;
-        written.reply = known->reply.get<models::Reply>().text;
+        const auto reply = known->reply.get<models::Reply>();
+        written.reply = reply.text;
+        written.is_cut_off = reply.is_cut_off;
         return true;
       }
     }
@@ -66,9 +69,10 @@ bool Writer::ask(models::Conversation conversation, int generation, int place, c
     models::Reply reply =
         model.ask_as(fmt::format("generation {}, place {}, {}", generation, place, purpose), written.asked);
     reply.cost = panel_.prices().cost(model.name(), reply.usage);
-    spending_.add(written.asked, reply);
+    spending_.add(written.asked, reply, panel_.prices(), model.name());
     exchange.reply = reply;
     written.reply = reply.text;
+    written.is_cut_off = reply.is_cut_off;
     written.seconds += reply.latency_s;
   } catch (const Error& error) {
     if (error.code() != ErrorCode::model) throw;
@@ -81,10 +85,15 @@ bool Writer::ask(models::Conversation conversation, int generation, int place, c
   return exchange.failure.empty();
 }
 
-void Writer::take_edits(const Variant& parent, Written& written) {
+void Writer::take_edits(const Variant& parent, Written& written) const {
   written.overlay.reset();
   written.ending = Written::Ending::unusable;
   try {
+    // Whole blocks of it may be half of an idea.
+    if (written.is_cut_off)
+      throw source::EditError(fmt::format(
+          "the reply was cut off at its limit of {} tokens; answer with edits alone, as few as the idea needs",
+          options_.reply_tokens));
     const source::Edits edits = source::parse_edits(written.reply);
     written.insight = edits.insight;
     Overlay overlay = source::apply(edits, parent);
@@ -102,8 +111,8 @@ Written Writer::take_or_ask_again(Written written, const Variant& parent, int ge
   take_edits(parent, written);
   if (written.overlay) return written;
   Written second = written;
-  if (ask(prompts::again_prompt(templates_, written.asked, written.reply, written.failure), generation, place, purpose,
-          second)) {
+  if (ask(prompts::again_prompt(templates_, written.asked, written.reply, written.failure, limits_of(options_)),
+          generation, place, purpose, second)) {
     take_edits(parent, second);
     if (second.overlay) return second;
   }
@@ -112,30 +121,29 @@ Written Writer::take_or_ask_again(Written written, const Variant& parent, int ge
 }
 
 Written Writer::write(const prompts::Task& task, const Variant& parent, int generation, int place) {
-  const prompts::PromptLimits limits{.window_tokens = options_.window_tokens, .reply_tokens = options_.reply_tokens};
   Written written;
-  if (!ask(prompts::first_prompt(templates_, prompts::parse_preset(options_.preset), task, limits), generation, place,
-           kFirst, written))
+  if (!ask(prompts::first_prompt(templates_, prompts::parse_preset(options_.preset), task, limits_of(options_)),
+           generation, place, kFirst, written))
     return written;
   return take_or_ask_again(std::move(written), parent, generation, place, kAgain);
 }
 
 Written Writer::repair(const Written& refused, const Variant& parent, const std::string& outcome,
                        const std::string& reason, int generation, int place) {
-  constexpr std::size_t kMostReason = 6000;  // the compiler's first errors
   Written written = refused;
   written.seconds = 0;
   written.overlay.reset();
-  if (!ask(prompts::repair_prompt(templates_, refused.asked, refused.reply, outcome, cut(reason, kMostReason)),
+  if (!ask(prompts::repair_prompt(templates_, refused.asked, refused.reply, outcome, reason, limits_of(options_)),
            generation, place, kRepair, written))
     return written;
   return take_or_ask_again(std::move(written), parent, generation, place, kRepairAgain);
 }
 
-RunLog::RunLog(store::Store& store, std::int64_t run, models::Spending& spending)
+RunLog::RunLog(store::Store& store, std::int64_t run, models::Spending& spending, const models::Prices& prices)
     : store_(store), run_(run), known_(store::exchanges(store, run)) {
   for (const store::ExchangeRecord& one : known_)
-    if (one.reply.is_object()) spending.add(one.prompt.get<models::Conversation>(), one.reply.get<models::Reply>());
+    if (one.reply.is_object())
+      spending.add(one.prompt.get<models::Conversation>(), one.reply.get<models::Reply>(), prices, one.model);
 }
 
 std::optional<store::ExchangeRecord> RunLog::find(int generation, int place, const std::string& purpose) {

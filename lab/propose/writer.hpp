@@ -30,7 +30,8 @@ class ExchangeLog {
 struct Written {
   enum class Ending {
     edits,
-    unusable,       ///< a reply without edits, or edits that do not apply or are refused before a build; twice
+    unusable,       ///< a reply without edits or cut off, or edits that do not apply or are refused before a build;
+                    ///< twice
     no_reply,       ///< the model failed
     out_of_budget,  ///< no prompt was sent: the limits leave no room
   };
@@ -41,7 +42,8 @@ struct Written {
   std::string model;
   models::Conversation asked;  ///< what the reply answers
   std::string reply;
-  double seconds = 0;  ///< waited for replies
+  bool is_cut_off = false;  ///< the reply, at its limit of tokens: none of its edits are taken
+  double seconds = 0;       ///< waited for replies
 };
 
 class Writer {
@@ -59,7 +61,7 @@ class Writer {
  private:
   /// Asks, or takes the answer that is known. @return whether there is a reply in `written`
   bool ask(models::Conversation conversation, int generation, int place, const std::string& purpose, Written& written);
-  static void take_edits(const Variant& parent, Written& written);
+  void take_edits(const Variant& parent, Written& written) const;
   /// Takes the edits of a reply; where there are none, tells why and asks once more.
   Written take_or_ask_again(Written written, const Variant& parent, int generation, int place,
                             const std::string& purpose);
@@ -75,8 +77,8 @@ class Writer {
 /// The log of a run in its store.
 class RunLog final : public ExchangeLog {
  public:
-  /// Reads what is there, and adds its replies to what is spent.
-  RunLog(store::Store& store, std::int64_t run, models::Spending& spending);
+  /// Reads what is there, and adds its replies to what is spent. @param prices for those without a cost
+  RunLog(store::Store& store, std::int64_t run, models::Spending& spending, const models::Prices& prices = {});
   std::optional<store::ExchangeRecord> find(int generation, int place, const std::string& purpose) override;
   void keep(store::ExchangeRecord& exchange) override;
 

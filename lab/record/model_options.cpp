@@ -102,6 +102,10 @@ void expect_sound(const ModelOptions& o) {
   if (o.most_money && !(*o.most_money > 0))
     refuse(fmt::format("--money-budget {} allows no prompt; leave it out, or allow some", *o.most_money),
            fmt::format("{}", *o.most_money));
+  if (o.most_money && o.endpoint.empty())
+    refuse(
+        "--money-budget is of an endpoint's models, whose tokens --prices are for; a command, a mailbox and a replay "
+        "have no price: leave it out, or limit tokens with --token-budget");
   if (o.most_money && o.prices.empty())
     refuse("--money-budget can be kept only where prices are known; name a file of them with --prices");
 }

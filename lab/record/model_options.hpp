@@ -45,7 +45,8 @@ nlohmann::json to_json(const ModelOptions& options);
 ModelOptions model_options_from_json(const nlohmann::json& json);
 
 /// @throws Error(usage) for options that do not go together: several that answer, an endpoint without a model, a share
-/// outside of 0 to 1, a window that the reply fills, a limit of money without prices
+/// outside of 0 to 1, a window that the reply fills, a limit of money without prices, or where
+/// nothing has a price
 void expect_sound(const ModelOptions& options);
 
 }  // namespace heed::record

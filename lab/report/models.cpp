@@ -34,6 +34,8 @@ ModelStatistics model_statistics(const std::vector<store::TrialRecord>& trials,
       ++s.failures;
       continue;
     }
+    if (const nlohmann::json& cut_off = member(e.reply, "is_cut_off"); cut_off.is_boolean() && cut_off.get<bool>())
+      ++s.cut_off;
     const nlohmann::json& prompt = member(e.reply, "prompt_tokens");
     const nlohmann::json& completion = member(e.reply, "completion_tokens");
     if (prompt.is_number_integer() && completion.is_number_integer())
@@ -60,6 +62,7 @@ nlohmann::json to_json(const ModelStatistics& s) {
           {"repaired", s.repaired},
           {"prompts", s.prompts},
           {"failures", s.failures},
+          {"cut_off", s.cut_off},
           {"tokens", s.uncounted == replies ? nlohmann::json() : nlohmann::json(s.tokens)},
           {"uncounted_replies", s.uncounted},
           {"cost", s.unknown_costs == replies ? nlohmann::json() : nlohmann::json(s.cost)},
@@ -84,6 +87,7 @@ std::string text_of(const ModelStatistics& s) {
   std::string taken = s.uncounted == replies ? std::string("tokens not counted") : fmt::format("{} tokens", s.tokens);
   taken += s.unknown_costs == replies ? std::string(", cost unknown")
                                       : fmt::format(", cost {}{:.4f}", s.unknown_costs > 0 ? "at least " : "", s.cost);
+  if (s.cut_off > 0) taken += fmt::format("; {} replies cut off, more with --reply-tokens", s.cut_off);
   text += fmt::format("          {}\n", taken);
   if (!s.best.empty()) text += fmt::format("          best edits: {}, certainly {:.3f}\n", s.best, s.best_low);
   return text;

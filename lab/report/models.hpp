@@ -19,6 +19,7 @@ struct ModelStatistics {
   int repaired = 0;         ///< of them passed
   int prompts = 0;          ///< that were sent and are not awaited, all kinds
   int failures = 0;         ///< of them without a reply
+  int cut_off = 0;          ///< replies that reached their limit of tokens, whose edits are not taken
   std::int64_t tokens = 0;  ///< of prompts and replies whose service counts them
   int uncounted = 0;        ///< replies whose tokens nobody counted
   double cost = 0;

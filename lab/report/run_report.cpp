@@ -182,7 +182,7 @@ std::string judged_text(const store::RunRecord& run, const std::vector<store::Tr
   table.align_left(2);
   for (const store::TrialRecord& t : trials)
     table.add({std::to_string(t.id), std::string(to_string(t.verdict)),
-               t.ok() ? t.why : t.reason.substr(0, std::min<std::size_t>(80, t.reason.find('\n'))), us_text(t.trial_us),
+               t.ok() ? t.why : telling_line(t.reason).substr(0, 80), us_text(t.trial_us),
                fmt::format("{:.3f}", t.ratio), fmt::format("[{:.4f}, {:.4f}]", t.ratio_low, t.ratio_high)});
   return trials.empty() ? text : text + "\n" + table.str();
 }

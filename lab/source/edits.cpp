@@ -91,6 +91,33 @@ void make_plain(Edits& edits) {
   for (WholeFile& file : edits.files) file.text = plain(file.text);
 }
 
+// What a model thinks before it answers holds drafts of edits, which are none: up to </think>, with or without <think>
+// before it, as some chat templates put that into the prompt. Lines stay, empty, so that their numbers are the reply's.
+void leave_out_thoughts(std::vector<std::string>& lines) {
+  for (const char* name : {"think", "thinking", "reasoning"}) {
+    const std::string open = fmt::format("<{}>", name);
+    const std::string close = fmt::format("</{}>", name);
+    std::size_t from = 0;  // of the thoughts, where there are any: the reply's begin or the line of the tag
+    bool is_open = false;
+    bool may_lack_open = true;
+    for (std::size_t at = 0; at < lines.size(); ++at) {
+      if (!is_open && trim(lines[at]).starts_with(open)) {
+        is_open = true;
+        may_lack_open = false;
+        from = at;
+      }
+      const std::size_t end = lines[at].find(close);
+      if (end == std::string::npos || !(is_open || may_lack_open)) continue;
+      for (std::size_t i = from; i < at; ++i) lines[i].clear();
+      lines[at] = lines[at].substr(end + close.size());
+      is_open = may_lack_open = false;
+    }
+    if (is_open)
+      throw EditError(
+          fmt::format("the {} of line {} of the reply has no {}; the reply seems cut off", open, from + 1, close));
+  }
+}
+
 class Parser {
  public:
   explicit Parser(const std::vector<std::string>& lines) : lines_(lines) {}
@@ -268,6 +295,7 @@ Edits parse_edits(std::string_view reply) {
   for (std::string& line : lines)
     while (line.ends_with('\r')) line.pop_back();
   if (!lines.empty() && lines.back().empty()) lines.pop_back();
+  leave_out_thoughts(lines);
   Edits edits = Parser(lines).read();
   if (edits.empty())
     throw EditError(

@@ -50,6 +50,7 @@ inline constexpr std::size_t kMostReply = std::size_t{1} << 20;
 /// - unified diffs, bare or in a fence; counts may be wrong;
 /// - `<file path="...">` text `</file>`, or a path and then a fence that holds the whole file;
 /// - `<insight>` a sentence `</insight>`, else the first line of prose is the insight.
+/// What stands in `<think>` or `<thinking>` or `<reasoning>` is no part of the answer, and passed over.
 /// @throws EditError for a reply that is too long, cut off, or without edits
 Edits parse_edits(std::string_view reply);
 

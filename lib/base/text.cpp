@@ -68,6 +68,16 @@ std::string trim(std::string_view text) {
   return std::string(text);
 }
 
+std::string telling_line(std::string_view text) {
+  std::string first;
+  for (const std::string& line : split(text, '\n')) {
+    std::string bare = trim(line);
+    if (bare.find("error") != std::string::npos) return bare;
+    if (first.empty()) first = std::move(bare);
+  }
+  return first;
+}
+
 std::string human_bytes(double bytes) {
   const char* units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
   int unit = 0;

@@ -25,18 +25,6 @@ Files& known_files() {
   return files;
 }
 
-// What a text includes of the device sources.
-std::vector<std::string> includes_of(std::string_view text) {
-  constexpr std::string_view kInclude = "#include \"";
-  std::vector<std::string> files;
-  for (const std::string& line : split(text, '\n')) {
-    if (line.rfind(kInclude, 0) != 0) continue;
-    const std::size_t end = line.find('"', kInclude.size());
-    if (end != std::string::npos) files.push_back(line.substr(kInclude.size(), end - kInclude.size()));
-  }
-  return files;
-}
-
 // Those files and what they include. A name that no device source has is left to the compiler, which says so in its
 // own words.
 std::set<std::string> closure_of(std::vector<std::string> open, const Overlay* overlay = nullptr) {
@@ -54,6 +42,17 @@ std::set<std::string> closure_of(std::vector<std::string> open, const Overlay* o
 }
 
 }  // namespace
+
+std::vector<std::string> includes_of(std::string_view text) {
+  constexpr std::string_view kInclude = "#include \"";
+  std::vector<std::string> files;
+  for (const std::string& line : split(text, '\n')) {
+    if (line.rfind(kInclude, 0) != 0) continue;
+    const std::size_t end = line.find('"', kInclude.size());
+    if (end != std::string::npos) files.push_back(line.substr(kInclude.size(), end - kInclude.size()));
+  }
+  return files;
+}
 
 void add_device_files(std::span<const EmbeddedFile> files) {
   for (const EmbeddedFile& file : files) {

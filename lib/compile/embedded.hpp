@@ -6,6 +6,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace heed {
 class Family;
@@ -39,6 +40,9 @@ const std::string& source_digest();
 /// The file's text where an overlay may hold another. @param overlay null: none
 /// @throws Error(internal) when there is none
 std::string_view device_file(std::string_view path, const Overlay* overlay);
+
+/// What a text includes in quotes, in its order: paths of device sources, unless an edit names others.
+std::vector<std::string> includes_of(std::string_view text);
 
 /// Paths of the device sources that a translation unit includes, directly or not.
 /// @param overlay edited ones, which may include others than they did; null: none

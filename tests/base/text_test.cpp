@@ -29,5 +29,14 @@ TEST(Text, HumanUnits) {
   EXPECT_EQ(human_duration(4200), "1 h 10 min");
 }
 
+TEST(Text, TheTellingLineOfACompiler) {
+  EXPECT_EQ(telling_line("In file included from cpu/forward.hpp:6,\n                 from entry:1:\n"
+                         "cpu/rows.hpp: In function 'float f(float)':\n"
+                         "cpu/rows.hpp:64:10: error: 'oops' was not declared in this scope\n   64 |   return oops;\n"),
+            "cpu/rows.hpp:64:10: error: 'oops' was not declared in this scope");
+  EXPECT_EQ(telling_line("\nrow 3 is off\nby 2\n"), "row 3 is off");
+  EXPECT_EQ(telling_line(""), "");
+}
+
 }  // namespace
 }  // namespace heed

@@ -46,6 +46,7 @@ TEST_F(Judge, AnHonestEditIsMeasuredStoredShownReplayedAndAdopted) {
   EXPECT_LE(first["ratio"]["low"].get<double>(), first["ratio"]["high"].get<double>());
   EXPECT_EQ(first["edits"]["insight"], "A sum in another order.");
   EXPECT_THAT(first["variant"].get<std::string>(), HasSubstr("+src:"));
+  EXPECT_TRUE(first["earlier"].is_null());
   const std::string id = std::to_string(first["trial"].get<int>());
 
   const Printed shown = heed_command("show " + id + " --diff " + db());
@@ -90,6 +91,12 @@ TEST_F(Judge, AnHonestEditIsMeasuredStoredShownReplayedAndAdopted) {
   EXPECT_EQ(second["verdict"], "duplicate");
   EXPECT_EQ(second["reason"], "the same tokens as trial " + id + ", which ended ok");
   EXPECT_EQ(second["run"], first["run"]);
+  EXPECT_TRUE(second["ratio"].is_null());
+  EXPECT_EQ(second["earlier"]["trial"], first["trial"]);
+  EXPECT_EQ(second["earlier"]["verdict"], "ok");
+  EXPECT_EQ(second["earlier"]["ratio"], first["ratio"]["value"]);
+  EXPECT_EQ(second["earlier"]["low"], first["ratio"]["low"]);
+  EXPECT_EQ(second["earlier"]["high"], first["ratio"]["high"]);
   EXPECT_EQ(judged(shown.out).second["verdict"], "duplicate");
   // Another text with the same machine code as the base.
   const auto [same, none] =
@@ -97,6 +104,8 @@ TEST_F(Judge, AnHonestEditIsMeasuredStoredShownReplayedAndAdopted) {
                    "  if (not sees) return 0;\n  return sum > 0 ? 1.0F / sum : __builtin_nanf(\"\");"));
   EXPECT_EQ(same, 1);
   EXPECT_EQ(none["verdict"], "duplicate") << none.dump(1);
+  EXPECT_EQ(none["earlier"],
+            nlohmann::json({{"trial", nullptr}, {"ratio", 1.0}, {"low", 1.0}, {"high", 1.0}, {"verdict", "ok"}}));
 }
 
 TEST_F(Judge, WhatIsWrongIsAVerdictWithAReason) {
@@ -144,6 +153,22 @@ TEST_F(Judge, SanitizersNeedAGpu) {
   expect_refusal("verify fwd_cpu --shape b1h1l8d16 --device cpu --sanitize", 1,
                  "compute-sanitizer looks at kernels on an NVIDIA GPU");
   expect_refusal("verify fwd_cpu --random-workloads 3 --device cpu --sanitize", 2, "leave out --cases");
+}
+
+// Each row waits for a while, which no noise hides.
+TEST_F(Judge, AJudgedTrialIsAnObservation) {
+  const std::string line = "  return sum > 0 ? 1.0F / sum : __builtin_nanf(\"\");";
+  const std::string wait = "  for (int i = 0; i < 20000; ++i) asm volatile(\"\" : \"+r\"(i));\n";
+  const Printed slow =
+      heed_command("judge --family fwd_cpu --shape b1h2l96d32:fp32 --measure-limit 0.3 --patch " +
+                   write("slow.txt", block("cpu/rows.hpp", line, wait + line)) + " " + db() + " " + cache());
+  ASSERT_EQ(slow.code, 0) << slow.out << slow.err;
+  EXPECT_THAT(slow.out, HasSubstr("--diff " + db())) << "as it was called";
+  const nlohmann::json list = nlohmann::json::parse(heed_command("insights list --json " + db()).out);
+  ASSERT_EQ(list["insights"].size(), 1U) << list.dump(1);
+  const nlohmann::json again = nlohmann::json::parse(heed_command("insights harvest --json " + db()).out);
+  EXPECT_EQ(again["observations"], 1);
+  EXPECT_EQ(again["added"], 0) << "the same once more";
 }
 
 // A trial of the database is a variant as any other.

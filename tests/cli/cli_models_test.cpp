@@ -66,6 +66,8 @@ TEST_F(ModelCli, EditsAreTrialsAndWhatIsRefusedIsRepairedOnce) {
   EXPECT_EQ(trials[2]["parents"], nlohmann::json::array({1}));
   EXPECT_THAT(read_file(folder_.file("prompt2"), ErrorCode::internal), HasSubstr("oops"));
   EXPECT_THAT(run.out, HasSubstr("models    "));
+  EXPECT_THAT(run.out, HasSubstr("More: heed show 1 " + db()));
+  EXPECT_THAT(run.out, HasSubstr("oops")) << "the compiler's error, not what includes it";
   EXPECT_EQ(json["models"]["prompts"], json["exchanges"].size());
   EXPECT_EQ(json["models"]["cost"], nullptr);
   int unusable = 0;
@@ -74,7 +76,20 @@ TEST_F(ModelCli, EditsAreTrialsAndWhatIsRefusedIsRepairedOnce) {
   const std::string first = read_file(folder_.file("prompt1"), ErrorCode::internal);
   EXPECT_THAT(first, HasSubstr("<file path=\"cpu/rows.hpp\">"));
   EXPECT_THAT(first, HasSubstr("b1h1l48d16:fp32"));
+  EXPECT_THAT(first, HasSubstr("## What bounds it")) << "of the base, before any trial";
   expect_insights();
+}
+
+// A run of this budget has time for a few trials, on a slow machine for the default alone.
+TEST_F(ModelCli, NoModelIsAskedForPlacesThatTheBudgetHasNoTimeFor) {
+  const std::string good =
+      edit("tests the sum first", "  if (sum > 0) return 1.0F / sum;\n  return __builtin_nanf(\"\");\n");
+  const Printed run = heed_command(
+      "evolve --shape b1h1l48d16:fp32 --device cpu --population 12 --trials 12 --no-peers "
+      "--measure-limit 0.2 --budget 3 --no-repair " +
+      db() + " " + cache() + model(std::vector<std::string>(11, good)));
+  ASSERT_EQ(run.code, 0) << run.err;
+  EXPECT_LT(shown()["exchanges"].size(), 8U) << "eleven places are for models";
 }
 
 TEST_F(ModelCli, AModelThatIsDownLeavesTheSearchToKnobs) {
@@ -143,7 +158,13 @@ TEST_F(ModelCli, BadOptions) {
   expect_refusal(evolve + "--endpoint http://localhost:1/v1", 2, "give --model");
   expect_refusal(evolve + "--command cat --mailbox box", 2, "give one of them");
   expect_refusal(evolve + "--command cat --token-budget 0", 2, "--token-budget 0 allows no prompt");
-  expect_refusal(evolve + "--command cat --money-budget 1", 2, "--prices");
+  const std::string prices = folder_.file("prices.json");
+  write_file_atomically(prices, R"({"models": {"a": {"prompt": 1, "completion": 2}}})", ErrorCode::internal);
+  for (const char* source : {"--command cat", "--mailbox box", "--replay /no/such/file"})
+    expect_refusal(evolve + source + " --money-budget 1 --prices " + prices, 2, "have no price: leave it out");
+  expect_refusal(evolve + "--endpoint http://localhost:1/v1 --model a --money-budget 1", 2, "with --prices");
+  expect_refusal(evolve + "--endpoint http://localhost:1/v1 --model b --money-budget 1 --prices " + prices, 2,
+                 "has no price of b");
   expect_refusal(evolve + "--command cat --prompt fulll", 2, "did you mean \"full\"?");
   expect_refusal(evolve + "--command cat --prompts /no/such/folder", 2, "no folder of prompts");
   expect_refusal(evolve + "--command cat --request-fields 3", 2, "takes a JSON object");

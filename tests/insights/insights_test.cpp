@@ -114,6 +114,18 @@ TEST(Harvest, RowsOfAnAblation) {
   EXPECT_DOUBLE_EQ(found[0].ratio, 1.1);
 }
 
+TEST(Insights, WhatElseAProblemHasCounts) {
+  const ObservationRecord here = an_observation("a 1 -> 2", 1.2);
+  const auto to = [&](const std::string& workload) { return similarity(here, a_place(workload)); };
+  for (const char* other :
+       {"b1h8hkv2l512d64:fp16", "b1h8l512d64:fp16:blhd", "b1h8l512d64:fp16:sinks", "b1h8l512d64:fp16:softcap=50"})
+    EXPECT_LT(to(other), 1) << other;
+  EXPECT_LT(to("b1h8l512d64:fp16:sinks:softcap=50"), to("b1h8l512d64:fp16:sinks"));
+  EXPECT_LT(to("b1h8hkv1l512d64:fp16"), to("b1h8hkv4l512d64:fp16"));
+  const ObservationRecord capped = an_observation("a 1 -> 2", 1.2, "b1h8l512d64:fp16:softcap=30");
+  EXPECT_DOUBLE_EQ(similarity(capped, a_place("b1h8l512d64:fp16:softcap=50")), 1) << "one program";
+}
+
 TEST(Insights, TheNearestObservationCountsMost) {
   const ObservationRecord here = an_observation("a 1 -> 2", 1.2);
   EXPECT_DOUBLE_EQ(similarity(here, a_place()), 1);

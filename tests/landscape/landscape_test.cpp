@@ -134,6 +134,11 @@ TEST(Simulation, CoursesOfARun) {
   refused.course.refused = 1;
   const std::vector<double> all = regrets(l, refused, 1, 20);
   EXPECT_EQ(all.front(), all.back()) << "the default alone passes";
+  Searcher blind = searcher_of("random", 5);
+  const auto points = static_cast<int>(l.points.size());
+  EXPECT_LT(regrets(l, blind, 1, points).back(), all.back());
+  blind.course.refused = 1;
+  EXPECT_EQ(regrets(l, blind, 1, points).back(), all.back()) << "the default alone passes, here too";
 }
 
 TEST(Simulation, TrialsUnderWayAreNoParents) {

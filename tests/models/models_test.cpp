@@ -120,6 +120,24 @@ TEST(Spending, MoneyIsALowerBoundWhereAPriceIsUnknown) {
   EXPECT_THAT(spending.refuses({}, 0).value(), HasSubstr("0.9000 of 1.0000 is spent"));
 }
 
+TEST(Spending, MoneyOfRepliesThatNobodyCountedIsEstimatedForTheLimit) {
+  const Prices prices = Prices::from_json({{"models", {{"a", {{"prompt", 1e6}, {"completion", 2e6}}}}}}, "test");
+  const Conversation prompt = {{Role::user, std::string(276, 'x')}};  // 100 tokens, 1 each
+  Spending spending({.tokens = {}, .money = 1000.0});
+  Reply reply;
+  reply.text = std::string(300, 'y');  // 100 tokens, 2 each
+  int sent = 0;
+  while (sent < 100 && !spending.hold(prompt, 400, prices, "a").refusal()) {
+    spending.add(prompt, reply, prices, "a");
+    ++sent;
+  }
+  EXPECT_EQ(sent, 3) << "300 each";
+  EXPECT_THAT(spending.refuses(prompt, 400).value(), HasSubstr("about 900.0000 of 1000.0000 is spent"));
+  EXPECT_EQ(spending.text("USD"), "3 replies, 600 tokens, cost unknown") << "an estimate is no cost";
+  Spending small({.tokens = {}, .money = 299.0});
+  EXPECT_NE(small.hold(prompt, 400, prices, "a").refusal(), std::nullopt) << "the first prompt may be too dear";
+}
+
 // Room for one at a time: the other one waits for what the first really takes.
 TEST(Spending, WhatIsUnderWayCounts) {
   const Conversation prompt = {{Role::user, std::string(300, 'x')}};  // 108 tokens, with a reply 208

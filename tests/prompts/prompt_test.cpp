@@ -113,7 +113,7 @@ TEST(Prompt, WhatIsTooLongIsLeftOutWhole) {
   large.solutions.push_back(large.solutions[0]);
   large.solutions[0].diff = std::string(30'000, 'd');
   large.solutions[1].trial = 4;
-  const std::string text = text_of(Preset::full, large, {.window_tokens = 8000, .reply_tokens = 1000});
+  const std::string text = text_of(Preset::full, large, {.window_tokens = 11'000, .reply_tokens = 1000});
   EXPECT_THAT(text, Not(HasSubstr("sss")));
   EXPECT_THAT(text, HasSubstr("not to be edited: kernels/shared.cuh (1 lines)."));
   EXPECT_THAT(text, HasSubstr("kernels/x.cuh"));
@@ -141,6 +141,33 @@ TEST(Prompt, ConversationsGoOn) {
   const models::Conversation repair = repair_prompt({}, asked, "reply", "build_failed", "error: {{x}}");
   EXPECT_THAT(repair[3].text, HasSubstr("refused (build_failed)"));
   EXPECT_THAT(repair[3].text, HasSubstr("error: {{x}}"));
+}
+
+// The first one as full of sources as it may be, replies and reasons as long as they may be.
+TEST(Prompt, SecondTriesAndRepairsKeepToTheWindow) {
+  const PromptLimits limits{.window_tokens = 16'000, .reply_tokens = 2000};
+  Task large = task();
+  for (int i = 0; i < 40; ++i) large.sources.push_back({fmt::format("kernels/f{}.cuh", i), std::string(900, 'f'), 2});
+  const models::Conversation first = first_prompt({}, Preset::full, large, limits);
+  EXPECT_THAT(first[1].text, HasSubstr("Not shown"));
+  const std::string reply(6000, 'r');  // 2000 tokens
+  const std::string reason(20'000, 'w');
+  const std::int64_t most = limits.window_tokens - limits.reply_tokens;
+  const models::Conversation again = again_prompt({}, first, reply, reason, limits);
+  ASSERT_EQ(again.size(), 4U);
+  EXPECT_EQ(again[2].text, reply) << "there is room for it";
+  EXPECT_LE(models::estimated_tokens(again), most);
+  const models::Conversation repair = repair_prompt({}, again, reply, "build_failed", reason, limits);
+  ASSERT_EQ(repair.size(), 4U) << "without the try before";
+  EXPECT_EQ(repair[1], first[1]);
+  EXPECT_EQ(repair[2].text, reply);
+  EXPECT_THAT(repair[3].text, HasSubstr("refused (build_failed)"));
+  EXPECT_LE(models::estimated_tokens(repair), most);
+  // A model that wrote more than it was told: the end of its reply is left out.
+  const models::Conversation cut = again_prompt({}, first, std::string(60'000, 'r'), "line 3", limits);
+  EXPECT_LE(models::estimated_tokens(cut), most);
+  EXPECT_GT(models::estimated_tokens(cut), most - 10);
+  EXPECT_THAT(cut[3].text, HasSubstr("line 3"));
 }
 
 TEST(Prompt, PresetsByName) {

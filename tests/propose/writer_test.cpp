@@ -17,6 +17,8 @@ using ::testing::HasSubstr;
 
 constexpr const char* kLine = "  return sum > 0 ? 1.0F / sum : __builtin_nanf(\"\");\n";
 
+constexpr const char* kCutOff = "cut off: ";  // before a reply that its model did not end
+
 std::string edit(const std::string& replacement, const std::string& search = kLine) {
   return "<insight>divides less</insight>\ncpu/rows.hpp\n<<<<<<< SEARCH\n" + search + "=======\n" + replacement +
          ">>>>>>> REPLACE\n";
@@ -31,6 +33,8 @@ class Answers {
       nlohmann::json exchange = {{"messages", nlohmann::json::array()}};
       if (reply.rfind("failure: ", 0) == 0)
         exchange["failure"] = reply.substr(9);
+      else if (reply.rfind(kCutOff, 0) == 0)
+        exchange["reply"] = {{"content", reply.substr(std::string(kCutOff).size())}, {"is_cut_off", true}};
       else
         exchange["reply"] = {{"content", reply}, {"prompt_tokens", 100}, {"completion_tokens", 50}};
       text += exchange.dump() + "\n";
@@ -116,6 +120,18 @@ TEST(Writer, TwoUnusableRepliesAreATrialWithoutEdits) {
   EXPECT_EQ(written.overlay, nullptr);
   EXPECT_THAT(written.failure, HasSubstr("asked once more: "));
   EXPECT_THAT(written.failure, HasSubstr("line 2 of cpu/rows.hpp includes something by other means"));
+}
+
+TEST(Writer, NothingOfAReplyThatWasCutOffIsTaken) {
+  const std::string half = kCutOff + edit("  return 1.0F / sum;\n") + "\nThen, in another file,\n";
+  Asked setup({half, half});
+  const Written written = setup.writer.write(task(), parent(), 0, 0);
+  EXPECT_EQ(written.ending, Ending::unusable);
+  EXPECT_THAT(written.failure, HasSubstr("cut off at its limit of 16384 tokens"));
+  EXPECT_THAT(setup.log.kept.at(1).prompt.get<models::Conversation>().at(3).text, HasSubstr("cut off"));
+  Asked resumed({"failure: nobody is there"});
+  resumed.log.kept = setup.log.kept;
+  EXPECT_EQ(resumed.writer.write(task(), parent(), 0, 0).ending, Ending::unusable) << "a resumed run neither";
 }
 
 TEST(Writer, AModelThatFails) {
@@ -272,6 +288,10 @@ TEST(Panel, OptionsThatGiveNone) {
   EXPECT_THAT(refusal(o), HasSubstr("--token-budget 0 allows no prompt"));
   o.most_tokens.reset();
   o.most_money = 1;
+  EXPECT_THAT(refusal(o), HasSubstr("have no price: leave it out"));
+  o.command.clear();
+  o.endpoint = "http://localhost:1/v1";
+  o.models = {"a"};
   EXPECT_THAT(refusal(o), HasSubstr("name a file of them with --prices"));
   o.most_money.reset();
   EXPECT_EQ(refusal(o), "none");

@@ -117,5 +117,26 @@ TEST(Edits, RepliesThatAreNoEditsSayWhy) {
               HasSubstr("takes cpu/simd.hpp away"));
 }
 
+TEST(Edits, DraftsInThoughtsAreNone) {
+  const std::string draft = "cpu/a.hpp\n<<<<<<< SEARCH\ndraft\n=======\nworse\n>>>>>>> REPLACE\n";
+  const std::string answer = "<insight>why</insight>\ncpu/b.hpp\n<<<<<<< SEARCH\nx\n=======\ny\n>>>>>>> REPLACE\n";
+  for (const std::string& thoughts :
+       {"<think>\nFirst:\n" + draft + "no.\n</think>\n", "First:\n" + draft + "no.\n</think>\n\n",
+        "<think>" + draft + "</think>\n<think>\n" + draft + "</think>", "<thinking>\n" + draft + "</thinking>\n",
+        std::string("<think>\n<<<<<<< SEARCH\nnever ended\n</think>\n")}) {
+    const Edits edits = parse_edits(thoughts + answer);
+    ASSERT_EQ(edits.replacements.size(), 1U) << thoughts;
+    EXPECT_EQ(edits.replacements[0].path, "cpu/b.hpp");
+    EXPECT_EQ(edits.insight, "why");
+    EXPECT_EQ(edits.replacements[0].line, std::count(thoughts.begin(), thoughts.end(), '\n') + 3) << thoughts;
+  }
+  try {
+    (void)parse_edits("<think>\n" + draft);
+    ADD_FAILURE() << "taken";
+  } catch (const EditError& error) {
+    EXPECT_THAT(error.what(), ::testing::HasSubstr("line 1 of the reply has no </think>"));
+  }
+}
+
 }  // namespace
 }  // namespace heed::source
