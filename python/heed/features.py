@@ -11,6 +11,7 @@ import torch
 
 from heed import blocks, c_api, output, relative_bias
 
+_WIDER = (torch.int64, torch.uint32, torch.uint64)
 BIAS_DTYPES = {torch.float16: 0, torch.bfloat16: 1, torch.float32: 2, torch.bool: 6}
 
 
@@ -127,8 +128,12 @@ def _check_dropout(name, f):
 
 
 def converted(name, argument, tensor, dtype):
+    """A tensor of float32 or int32, dense; integers beyond int32 are its least or largest. Raises ValueError for one of another kind."""
     if tensor.is_floating_point() != dtype.is_floating_point or tensor.dtype == torch.bool or tensor.is_complex():
         raise ValueError(f"{name}: {argument} is of {tensor.dtype}; it must be {dtype}, or another type of {'floating point' if dtype.is_floating_point else 'integers'}")
+    if dtype == torch.int32 and tensor.dtype in _WIDER:
+        # 2^32 is more than there is of anything, and not 0.
+        tensor = tensor.long().clamp(-(1 << 31), (1 << 31) - 1)
     return tensor.to(dtype).contiguous()
 
 
