@@ -99,10 +99,11 @@ def attention(
     there is, for what no kernel computes. It never falls back.
     """
     if kv is not None:
-        others = {"bias": bias, "alibi_slopes": alibi_slopes, "key_lengths": key_lengths, "page_table": page_table, "max_len_k": max_len_k, "block_mask": block_mask, "prefix_lengths": prefix_lengths, "relative_bias": relative_bias, "out_gate": out_gate, "out_norm_weight": out_norm_weight}
-        if dropout_p:
-            others["dropout_p"] = True
-        others |= {"precision": precision, "q_scale": q_scale, "k_scale": k_scale, "v_scale": v_scale, "scale_rows": scale_rows, "out_dtype": out_dtype}
+        others = {"bias": bias, "alibi_slopes": alibi_slopes, "key_lengths": key_lengths, "page_table": page_table, "max_len_k": max_len_k, "block_mask": block_mask}
+        others |= {"prefix_lengths": prefix_lengths, "relative_bias": relative_bias, "page_layout": None if page_layout == "NHD" else page_layout}
+        others |= {"dropout_p": dropout_p or None, "dropout_seed": dropout_seed or None, "dropout_offset": dropout_offset or None}
+        others |= {"out_gate": out_gate, "out_norm_weight": out_norm_weight, "out_norm_eps": out_norm_eps, "precision": precision}
+        others |= {"q_scale": q_scale, "k_scale": k_scale, "v_scale": v_scale, "scale_rows": scale_rows, "out_dtype": out_dtype}
         return host_kv.attention("heed.attention()", query, key, value, kv, causal, window, alignment, scale, softcap, sinks, return_lse, others)
     f = Features(softcap, bias, sinks, alibi_slopes, key_lengths, None, None, page_table, prefix_lengths=prefix_lengths,
                  dropout_p=dropout_p, dropout_seed=dropout_seed, dropout_offset=dropout_offset)  # fmt: skip
