@@ -148,7 +148,7 @@ def _narrow_scores(f, given, lengths):
 
 def of_positive_scale(name, query, scale):
     """Queries and a scale above zero of the same scores, where the scale is zero or less: products of negated numbers are the negated ones to the last bit."""
-    if isinstance(scale, str):
+    if isinstance(scale, (str, complex, list, tuple)):
         raise TypeError(f"{name}: the scale is {scale!r}; it must be a number, or None for 1 / sqrt(dim)")
     if scale is None or not -math.inf < scale <= 0 or quantised.is_quantised(query):
         return query, scale
@@ -160,10 +160,9 @@ def _check_tensors(name, query, key, value, dims, key_dims):
     for argument, tensor, dim in (("query", query, dims), ("key", key, key_dims), ("value", value, key_dims)):
         if not isinstance(tensor, torch.Tensor):
             raise TypeError(f"{name}: {argument} must be a Tensor, not {type(tensor).__name__}")
+        features.check_dense(name, argument, tensor)
         if tensor.dim() != dim:
             raise ValueError(f"{name}: {argument} has {tensor.dim()} dimensions; it must have {dim}: {shapes[dim]}")
-        if tensor.layout != torch.strided:
-            raise NotImplementedError(f"{name}: {argument} is {tensor.layout}; it must be a dense tensor: {argument}.to_dense() makes one")
     if not query.dtype == key.dtype == value.dtype and not any(quantised.is_quantised(tensor) for tensor in (query, key, value)):
         raise ValueError(f"{name}: query, key and value must have one dtype, not {query.dtype}, {key.dtype} and {value.dtype}")
     if not query.device == key.device == value.device:

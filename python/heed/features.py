@@ -5,6 +5,7 @@ The order of what is done to a score, and what hides one, is that of include/hee
 
 import ctypes
 import math
+import numbers
 from dataclasses import dataclass
 
 import torch
@@ -65,8 +66,9 @@ def checked(name, query, sizes, features):
     batch, heads, len_q, len_k = sizes
     f = features
     # Comparisons and no function of `math`: a trace may have a symbol in the place of a number.
+    f.softcap = number(f.softcap)
     if not (isinstance(f.softcap, (int, float)) and 0 <= f.softcap < math.inf):
-        raise ValueError(f"{name}: softcap is {f.softcap}; it must be a positive number, or 0 for none")
+        raise ValueError(f"{name}: softcap is {f.softcap!r}; it must be a positive number, or 0 for none")
     _check_dropout(name, f)
     if f.is_none():
         return f
@@ -82,6 +84,7 @@ def checked(name, query, sizes, features):
             continue
         if not isinstance(tensor, torch.Tensor):
             raise TypeError(f"{name}: {argument} must be a Tensor, not {type(tensor).__name__}")
+        check_dense(name, argument, tensor)
         if tensor.device != query.device:
             raise ValueError(f"{name}: {argument.replace('block_counts', 'block_mask')} is on {tensor.device} and query on {query.device}; they must be on one device")
     for argument, (dtype, shapes) in arrays.items():
@@ -111,8 +114,22 @@ def checked(name, query, sizes, features):
     return f
 
 
+def number(given):
+    """A float in the place of another type's real number, NumPy's; what is none is as it was."""
+    return given if isinstance(given, (int, float)) or not isinstance(given, numbers.Real) else float(given)
+
+
+def check_dense(name, argument, tensor):
+    """Raises NotImplementedError for a sparse tensor and a nested one."""
+    if tensor.is_nested:
+        raise NotImplementedError(f"{name}: {argument} is a nested tensor; it must be a dense one: heed.attention_varlen takes entries of several lengths as rows of one tensor")
+    if tensor.layout != torch.strided:
+        raise NotImplementedError(f"{name}: {argument} is {tensor.layout}; it must be a dense tensor: {argument}.to_dense() makes one")
+
+
 def _check_dropout(name, f):
     """Words of 64 bits become what an operator takes: those of a signed number."""
+    f.dropout_p = number(f.dropout_p)
     if not (isinstance(f.dropout_p, (int, float)) and 0 <= f.dropout_p <= 1):
         raise ValueError(f"{name}: dropout_p is {f.dropout_p}; it must be a probability from 0 to 1, 0 for none")
     f.dropout_p = float(f.dropout_p)

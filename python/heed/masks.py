@@ -37,8 +37,9 @@ def check_scale(name, scale):
 def masking(name, len_q, len_k, same_lengths, causal, window, alignment, scale):
     """(mask, window_left, window_right, scale) of heed::forward. Raises ValueError."""
     check_scale(name, scale)
-    if isinstance(causal, str):
-        raise TypeError(f'{name}: causal is {causal!r}; it must be True or False, and alignment says "top_left" or "bottom_right"')
+    if isinstance(causal, (str, torch.Tensor)):
+        given = "a Tensor" if isinstance(causal, torch.Tensor) else repr(causal)
+        raise TypeError(f'{name}: causal is {given}; it must be True or False, and alignment says "top_left" or "bottom_right"')
     left, right = window_of(name, window)
     if alignment not in (None, "top_left", "bottom_right"):
         raise ValueError(f'{name}: alignment is {alignment!r}; it must be "top_left" or "bottom_right"')

@@ -2,6 +2,7 @@
 
 import math
 import unittest
+import warnings
 
 import torch
 from attention_cases import DEVICES, require_programs
@@ -129,6 +130,39 @@ class Pages(unittest.TestCase):
                 self.call(max_len_k=bound)
         with self.assertRaisesRegex(TypeError, "page_table is list; it must be a Tensor"):
             self.call(page_table=[[0, 1]])
+
+
+class Kinds(unittest.TestCase):
+    def test_what_is_of_another_kind_is_named(self):
+        q, k, v = drawn(2, 4, 20, 32), drawn(2, 2, 30, 32), drawn(2, 2, 30, 32)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of prototypes
+            nested = torch.nested.nested_tensor([q[0], q[1]])
+        own = {"alignment": "bottom_right"}
+        for error, words, given in (
+            (NotImplementedError, r"bias is torch.sparse_coo; .* bias.to_dense\(\) makes one", {"bias": torch.zeros(20, 30).to_sparse()}),
+            (NotImplementedError, "bias is a nested tensor", {"bias": nested}),
+            (NotImplementedError, "query is a nested tensor", {"query": nested}),
+            (ValueError, "softcap is 'a'; it must be a positive number", {"softcap": "a"}),
+            (TypeError, r"scale is \[1\]; it must be a number", {"scale": [1]}),
+            (TypeError, "scale is 1j; it must be a number", {"scale": 1j}),
+            (TypeError, "causal is a Tensor; it must be True or False", {"causal": torch.ones(20, 30)}),
+            (ValueError, r"window is \('1', 0\); both numbers of keys must be whole", {"window": ("1", 0), **own}),
+            (ValueError, r"window is \(1\.5, 0\); both numbers of keys must be whole", {"window": (1.5, 0), **own}),
+            (ValueError, r"window is \(1180591620717411303424, 0\); both numbers .* below 2\^63", {"window": (2**70, 0), **own}),
+        ):
+            with self.subTest(words=words), self.assertRaisesRegex(error, words):
+                heed.attention(**{"query": q, "key": k, "value": v, **given})
+
+    def test_numbers_of_numpy_are_numbers(self):
+        try:
+            import numpy
+        except ModuleNotFoundError:
+            self.skipTest("NumPy is not installed")
+        q, k, v = drawn(2, 4, 20, 32), drawn(2, 2, 30, 32), drawn(2, 2, 30, 32)
+        given = {"softcap": numpy.float32(3.0), "scale": numpy.float32(0.5), "window": (numpy.int64(5), 0), "alignment": "bottom_right"}
+        wanted = heed.attention(q, k, v, softcap=3.0, scale=0.5, window=(5, 0), alignment="bottom_right")
+        torch.testing.assert_close(heed.attention(q, k, v, **given), wanted, atol=0, rtol=0)
 
 
 if __name__ == "__main__":
