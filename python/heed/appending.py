@@ -71,10 +71,7 @@ def append_kv(key, value, key_cache, value_cache, lengths, *, page_table=None, p
         if page_table.shape[0] != batch:
             raise ValueError(f"{name}: page_table is {tuple(page_table.shape)}; it must be ({batch}, pages of an entry)")
     _check_sizes(name, tensors, key_cache, value_cache, batch, ragged, paged)
-    rows = (scale_rows,) * 2 if isinstance(scale_rows, int) or scale_rows is None else tuple(scale_rows)
-    rows = tuple(1 if block is None else block for block in rows)
-    if len(rows) != 2 or not all(isinstance(block, int) and block > 0 for block in rows):
-        raise ValueError(f"{name}: scale_rows is {scale_rows!r}; it must be how many rows share a factor, one number or two, of keys and values")
+    rows = quantised.rows_of(name, scale_rows, ("keys", "values"))
     k_scale = _factors(name, "k_scale", k_scale, "key_cache", key_cache, batch, rows[0], 1, paged)
     v_scale = _factors(name, "v_scale", v_scale, "value_cache", value_cache, batch, rows[1], value_cache.shape[3], paged)
     return operators.append_kv(key, value, key_cache, value_cache, lengths, page_table, cu_seqlens, max_len or 0, lengths_are_after, k_scale, v_scale, *rows)

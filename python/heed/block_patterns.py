@@ -61,7 +61,7 @@ class Pattern:
 
 def parse(text):
     """The Pattern of "SIZE/PARTS@SEED/DIMENSIONS". Raises ValueError with the part that is wrong."""
-    size, _, rest = text.partition("/")
+    size, has_parts, rest = text.partition("/")
     sizes = size.split("x") if "x" in size else [size, size]
     if len(sizes) != 2 or any(one not in SIZES for one in sizes):
         raise ValueError(f'heed.BlockMask: "{size}" of the pattern "{text}" is no size of blocks; write 64, 128, or rows x keys as in 64x128')
@@ -72,7 +72,7 @@ def parse(text):
     if at and not (seed.isdecimal() and 0 < int(seed) <= _64_BITS):
         raise ValueError(f'heed.BlockMask: "{seed}" of the pattern "{text}" is no seed; write a whole number above 0 and below 2^64, or leave @ out')
     parts = {}
-    for part in "+".join(NAMED.get(part, part) for part in listed.split("+")).split("+") if listed else ():
+    for part in "+".join(NAMED.get(part, part) for part in listed.split("+")).split("+") if listed or (has_parts and (at or not dimensions)) else ():
         name, number = _part(part, text)
         if name in parts or {name, *parts} >= {"window", "dilated"}:
             raise ValueError(f'heed.BlockMask: "{part}" says again what another part of the pattern "{text}" says')

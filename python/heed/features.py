@@ -5,12 +5,14 @@ The order of what is done to a score, and what hides one, is that of include/hee
 
 import ctypes
 import math
+import numbers
 from dataclasses import dataclass
 
 import torch
 
 from heed import blocks, c_api, output, relative_bias
 
+_WIDER = (torch.int64, torch.uint32, torch.uint64)
 BIAS_DTYPES = {torch.float16: 0, torch.bfloat16: 1, torch.float32: 2, torch.bool: 6}
 
 
@@ -64,8 +66,9 @@ def checked(name, query, sizes, features):
     batch, heads, len_q, len_k = sizes
     f = features
     # Comparisons and no function of `math`: a trace may have a symbol in the place of a number.
+    f.softcap = number(f.softcap)
     if not (isinstance(f.softcap, (int, float)) and 0 <= f.softcap < math.inf):
-        raise ValueError(f"{name}: softcap is {f.softcap}; it must be a positive number, or 0 for none")
+        raise ValueError(f"{name}: softcap is {f.softcap!r}; it must be a positive number, or 0 for none")
     _check_dropout(name, f)
     if f.is_none():
         return f
@@ -81,6 +84,7 @@ def checked(name, query, sizes, features):
             continue
         if not isinstance(tensor, torch.Tensor):
             raise TypeError(f"{name}: {argument} must be a Tensor, not {type(tensor).__name__}")
+        check_dense(name, argument, tensor)
         if tensor.device != query.device:
             raise ValueError(f"{name}: {argument.replace('block_counts', 'block_mask')} is on {tensor.device} and query on {query.device}; they must be on one device")
     for argument, (dtype, shapes) in arrays.items():
@@ -110,8 +114,22 @@ def checked(name, query, sizes, features):
     return f
 
 
+def number(given):
+    """A float in the place of another type's real number, NumPy's; what is none is as it was."""
+    return given if isinstance(given, (int, float)) or not isinstance(given, numbers.Real) else float(given)
+
+
+def check_dense(name, argument, tensor):
+    """Raises NotImplementedError for a sparse tensor and a nested one."""
+    if tensor.is_nested:
+        raise NotImplementedError(f"{name}: {argument} is a nested tensor; it must be a dense one: heed.attention_varlen takes entries of several lengths as rows of one tensor")
+    if tensor.layout != torch.strided:
+        raise NotImplementedError(f"{name}: {argument} is {tensor.layout}; it must be a dense tensor: {argument}.to_dense() makes one")
+
+
 def _check_dropout(name, f):
     """Words of 64 bits become what an operator takes: those of a signed number."""
+    f.dropout_p = number(f.dropout_p)
     if not (isinstance(f.dropout_p, (int, float)) and 0 <= f.dropout_p <= 1):
         raise ValueError(f"{name}: dropout_p is {f.dropout_p}; it must be a probability from 0 to 1, 0 for none")
     f.dropout_p = float(f.dropout_p)
@@ -127,8 +145,12 @@ def _check_dropout(name, f):
 
 
 def converted(name, argument, tensor, dtype):
+    """A tensor of float32 or int32, dense; integers beyond int32 are its least or largest. Raises ValueError for one of another kind."""
     if tensor.is_floating_point() != dtype.is_floating_point or tensor.dtype == torch.bool or tensor.is_complex():
         raise ValueError(f"{name}: {argument} is of {tensor.dtype}; it must be {dtype}, or another type of {'floating point' if dtype.is_floating_point else 'integers'}")
+    if dtype == torch.int32 and tensor.dtype in _WIDER:
+        # 2^32 is more than there is of anything, and not 0.
+        tensor = tensor.long().clamp(-(1 << 31), (1 << 31) - 1)
     return tensor.to(dtype).contiguous()
 
 

@@ -5,11 +5,10 @@ import math
 
 import torch
 
-from heed import c_api, features, host_kv, libraries, operators, output, precision_entries, quantised, unfused
+from heed import c_api, checks, features, host_kv, libraries, operators, output, precision_entries, quantised, unfused
 from heed import precision as precisions
 from heed import routing as _routing  # noqa: F401: what stands at the operators' autograd keys
 from heed.features import Features
-from heed.masks import masking as _masking
 
 precisions.modes()  # read here once, where no trace looks for a library
 _sdpa = torch.ops.heed.scaled_dot_product_attention.default
@@ -60,7 +59,7 @@ def attention(
     key_lengths  (batch), integers: how many of an entry's keys are used, the first ones.
     page_table   (batch, pages of an entry), integers: key j is row j % page_size of page page_table[b, j // page_size]. `key` and `value`
                  are pools then: (pages, page_size, heads_kv, dim), or (pages, heads_kv, page_size, dim) with page_layout="HND".
-    max_len_k    with page_table: keys of an entry at most; as many as the table has by default.
+    max_len_k    with page_table: keys of an entry at most; as many as the table has by default, and never more.
     block_mask   a heed.BlockMask, or a BlockMask of torch.nn.attention.flex_attention: which blocks of keys a block of rows sees, of 64 or
                  128 each. Other blocks are not read. The function of a BlockMask of flex_attention is computed for all scores at once, as
                  a boolean bias of len_q x len_k bytes for each of the entries and heads that it has, unless it is noop_mask: where it is a
@@ -100,15 +99,16 @@ def attention(
     there is, for what no kernel computes. It never falls back.
     """
     if kv is not None:
-        others = {"bias": bias, "alibi_slopes": alibi_slopes, "key_lengths": key_lengths, "page_table": page_table, "max_len_k": max_len_k, "block_mask": block_mask, "prefix_lengths": prefix_lengths, "relative_bias": relative_bias, "out_gate": out_gate, "out_norm_weight": out_norm_weight}
-        if dropout_p:
-            others["dropout_p"] = True
-        others |= {"precision": precision, "q_scale": q_scale, "k_scale": k_scale, "v_scale": v_scale, "scale_rows": scale_rows, "out_dtype": out_dtype}
+        others = {"bias": bias, "alibi_slopes": alibi_slopes, "key_lengths": key_lengths, "page_table": page_table, "max_len_k": max_len_k, "block_mask": block_mask}
+        others |= {"prefix_lengths": prefix_lengths, "relative_bias": relative_bias, "page_layout": None if page_layout == "NHD" else page_layout}
+        others |= {"dropout_p": dropout_p or None, "dropout_seed": dropout_seed or None, "dropout_offset": dropout_offset or None}
+        others |= {"out_gate": out_gate, "out_norm_weight": out_norm_weight, "out_norm_eps": out_norm_eps, "precision": precision}
+        others |= {"q_scale": q_scale, "k_scale": k_scale, "v_scale": v_scale, "scale_rows": scale_rows, "out_dtype": out_dtype}
         return host_kv.attention("heed.attention()", query, key, value, kv, causal, window, alignment, scale, softcap, sinks, return_lse, others)
     f = Features(softcap, bias, sinks, alibi_slopes, key_lengths, None, None, page_table, prefix_lengths=prefix_lengths,
                  dropout_p=dropout_p, dropout_seed=dropout_seed, dropout_offset=dropout_offset)  # fmt: skip
-    query, key, value, masking, scales = _checked_call(query, key, value, causal, window, alignment, scale, f, page_layout, max_len_k, block_mask, relative_bias, (out_gate, out_norm_weight, out_norm_eps),
-                                                       ((q_scale, k_scale, v_scale), scale_rows, out_dtype))  # fmt: skip
+    query, key, value, masking, scales = checks.call(query, key, value, causal, window, alignment, scale, f, page_layout, max_len_k, block_mask, relative_bias, (out_gate, out_norm_weight, out_norm_eps),
+                                                         ((q_scale, k_scale, v_scale), scale_rows, out_dtype))  # fmt: skip
     number = _precision_number("heed.attention()", precision, query, key, value, f, scales)
     if scales is not None:
         return _scaled("heed.attention()", query, key, value, masking, f, scales, return_lse)
@@ -129,22 +129,30 @@ def attention_varlen(
     key, value    (total_k, heads_kv, dim) and (total_k, heads_kv, dim_v); pools of pages with page_table, as heed.attention takes them
     cu_seqlens_q  (batch + 1), integers: entry b has the rows cu_seqlens_q[b] to cu_seqlens_q[b + 1] - 1 of `query`
     cu_seqlens_k  (batch + 1), integers: its keys; None with page_table, where key_lengths says how many there are
-    max_len_q     rows of the longest entry; max_len_k: its keys, or keys of a row of the page table
+    max_len_q     rows of the longest entry, or more; max_len_k: its keys, or keys of a row of the page table, or more
     alignment     of masks, to each entry's own lengths
 
     The other arguments are those of heed.attention, where a bias and a block_mask count from each entry's own first row and key; scale factors of rows are of
     pages alone. Returns O (total_q, heads, dim_v), or (O, log-sum-exp) with the log-sum-exp as (heads, total_q). Raises as heed.attention does.
+
+    On a CPU, outside of traces, offsets that decrease or are none of the tensor, and entries longer than max_len_q or max_len_k, are a ValueError, and rows that no
+    entry has are zeros, with a log-sum-exp of minus infinity. On a GPU, which is not waited for, and in traces such rows, and those beyond max_len_q of an
+    entry, are not written.
     """
     f = Features(softcap, bias, sinks, alibi_slopes, key_lengths, cu_seqlens_q, cu_seqlens_k, page_table, prefix_lengths=prefix_lengths, max_len_q=max_len_q, max_len_k=max_len_k,
                  dropout_p=dropout_p, dropout_seed=dropout_seed, dropout_offset=dropout_offset)  # fmt: skip
-    query, key, value, masking, scales = _checked_ragged_call(query, key, value, causal, window, alignment, scale, f, page_layout, block_mask, relative_bias, (out_gate, out_norm_weight, out_norm_eps),
-                                                              ((q_scale, k_scale, v_scale), scale_rows, out_dtype))  # fmt: skip
+    query, key, value, masking, scales, covered = checks.ragged_call(
+        query, key, value, causal, window, alignment, scale, f, page_layout, block_mask, relative_bias, (out_gate, out_norm_weight, out_norm_eps),
+        ((q_scale, k_scale, v_scale), scale_rows, out_dtype),
+    )  # fmt: skip
     number = _precision_number("heed.attention_varlen()", precision, query, key, value, f, scales)
     if scales is not None:
-        return _scaled("heed.attention_varlen()", query, key, value, masking, f, scales, return_lse)
-    if recording is not None:
-        return recording.call(workload(query, key, value, masking, f), "", (query, key, value), lambda: _attention(query, key, value, masking, f, return_lse, number))
-    return _attention(query, key, value, masking, f, return_lse, number)
+        result = _scaled("heed.attention_varlen()", query, key, value, masking, f, scales, return_lse)
+    elif recording is not None:
+        result = recording.call(workload(query, key, value, masking, f), "", (query, key, value), lambda: _attention(query, key, value, masking, f, return_lse, number))
+    else:
+        result = _attention(query, key, value, masking, f, return_lse, number)
+    return checks.with_all_rows(result, covered, return_lse)
 
 
 def _precision_number(name, precision, query, key, value, f, scales):
@@ -159,6 +167,9 @@ def _precision_number(name, precision, query, key, value, f, scales):
 def _scaled(name, query, key, value, masking, f, scales, return_lse):
     if features.needs_gradient(query, key, value, f):
         raise NotImplementedError(f"{name}: a call with tensors of 8 bits has no gradient; call it under torch.no_grad()")
+    if _is_nothing(query, key, value, f):
+        o, lse = _of_nothing(query, key, value, f, _DTYPE_OF_CODE[scales.out_dtype] if scales.out_dtype >= 0 else query.dtype)
+        return (o, lse) if return_lse else o
     try:
         o, lse = operators.forward_scaled(query, key, value, *masking, *f.arguments(), *scales.arguments())
         return (o, lse) if return_lse else o
@@ -172,6 +183,9 @@ def _scaled(name, query, key, value, masking, f, scales, return_lse):
 
 
 def _attention(query, key, value, masking, f, return_lse, precision=0):
+    if f.page_table is not None and f.max_len_k == 0:
+        o, lse = _of_nothing(query, key, value, f)
+        return (o, lse) if return_lse else o
     try:
         if precision:
             o, lse = operators.forward_precision(query, key, value, *masking, *f.arguments(), precision)
@@ -186,7 +200,7 @@ def _attention(query, key, value, masking, f, return_lse, precision=0):
     except RuntimeError as error:
         if query.is_meta or type(query) is not torch.Tensor:
             raise
-        if 0 in (query.numel(), key.numel(), value.numel()):
+        if _is_nothing(query, key, value, f):
             o, lse = _of_nothing(query, key, value, f)
             return (o, lse) if return_lse else o
         refused = _refusal(query, key, value, masking, True, f, precision)
@@ -198,9 +212,14 @@ def _attention(query, key, value, masking, f, return_lse, precision=0):
         raise NotImplementedError(refused) from error
 
 
-def _of_nothing(query, key, value, f):
-    """(O, log-sum-exp) of tensors without elements: rows of zeros, if any, which see no key. Gradients are zeros too."""
-    o = query.new_zeros(*query.shape[:-1], value.shape[-1])
+def _is_nothing(query, key, value, f):
+    """Whether a call is without elements, or its pages without keys."""
+    return 0 in (query.numel(), key.numel(), value.numel()) or (f.page_table is not None and f.max_len_k == 0)
+
+
+def _of_nothing(query, key, value, f, dtype=None):
+    """(O, log-sum-exp) of a call that is nothing: rows of zeros, if any, which see no key. Gradients are zeros too. dtype: of O; the query's by default."""
+    o = query.new_zeros(*query.shape[:-1], value.shape[-1], dtype=dtype or query.dtype)
     if query.dim() == 4 and unfused.is_length_outer(query):
         o = o.transpose(1, 2).contiguous().transpose(1, 2)
     heads_first = query.shape[:-1] if query.dim() == 4 else (query.shape[1], query.shape[0])
@@ -208,7 +227,7 @@ def _of_nothing(query, key, value, f):
     if f.sinks is not None:
         lse = f.sinks.float().unsqueeze(-1).expand(heads_first).clone()
     # Sums of no elements: what autograd follows.
-    return o + sum(tensor[..., :0].sum() for tensor in (query, key, value)), lse
+    return o + sum(tensor[..., :0].sum() for tensor in (query, key, value) if not quantised.is_quantised(tensor)), lse
 
 
 def _precision_by_entries(query, key, value, masking, f, precision):
@@ -237,8 +256,8 @@ def explain(query, key, value, *, causal=False, window=None, alignment=None, sca
     """
     f = Features(softcap, bias, sinks, alibi_slopes, key_lengths, None, None, page_table, prefix_lengths=prefix_lengths,
                  dropout_p=dropout_p, dropout_seed=dropout_seed, dropout_offset=dropout_offset)  # fmt: skip
-    query, key, value, masking, scales = _checked_call(query, key, value, causal, window, alignment, scale, f, page_layout, max_len_k, block_mask, relative_bias, (out_gate, out_norm_weight, out_norm_eps),
-                                                       ((q_scale, k_scale, v_scale), scale_rows, out_dtype))  # fmt: skip
+    query, key, value, masking, scales = checks.call(query, key, value, causal, window, alignment, scale, f, page_layout, max_len_k, block_mask, relative_bias, (out_gate, out_norm_weight, out_norm_eps),
+                                                         ((q_scale, k_scale, v_scale), scale_rows, out_dtype))  # fmt: skip
     number = precisions.number_of("heed.explain()", precision)
     if number and precision_entries.serves(query, f) and _refusal(query, key, value, masking, return_lse, f, number):
         calls = list(precision_entries.calls(query, key, value, f))
@@ -258,94 +277,8 @@ def _explained(problem, query, precision):
     return text.value.decode()
 
 
-def _checked_call(query, key, value, causal, window, alignment, scale, f, page_layout, max_len_k, block_mask, relative_bias, of_output, of_scales):
-    """The tensors, with pools as (pages, heads_kv, page_size, dim), (mask, window_left, window_right, scale), and quantised.Scales or None."""
-    name = "heed.attention()"
-    _check_tensors(name, query, key, value, 4, 4)
-    query, scale = _of_positive_scale(query, scale)
-    batch, heads, len_q, dim = query.shape
-    if f.page_table is None:
-        if max_len_k is not None:
-            raise ValueError(f"{name}: max_len_k is for keys in pages; give page_table too, or leave it out")
-        if key.shape[0] != batch:
-            raise ValueError(f"{name}: key is {tuple(key.shape)}; beside query {tuple(query.shape)} it must have {batch} batch entries")
-    else:
-        key, value = features.pages_of(name, key, value, page_layout)
-        f.max_len_k = f.page_table.shape[-1] * key.shape[2] if max_len_k is None else max_len_k
-    heads_kv, len_k = key.shape[1], key.shape[2] if f.page_table is None else f.max_len_k
-    _check_sizes(name, query, key, value, (key.shape[0], heads_kv, key.shape[2]))
-    features.set_block_mask(name, block_mask, (len_q, len_k), f)
-    features.set_relative_bias(name, relative_bias, f)
-    output.set_output(name, query, value, *of_output, f)
-    features.checked(name, query, (batch, heads, len_q, len_k), f)
-    scales = quantised.checked(name, query, key, value, *of_scales, (batch, heads, len_q, len_k), f)
-    same_lengths = len_q == len_k and f.key_lengths is None and f.page_table is None
-    return query, key, value, _masking(name, len_q, len_k, same_lengths, causal, window, alignment, scale), scales
-
-
-def _checked_ragged_call(query, key, value, causal, window, alignment, scale, f, page_layout, block_mask, relative_bias, of_output, of_scales):
-    name = "heed.attention_varlen()"
-    paged = f.page_table is not None
-    _check_tensors(name, query, key, value, 3, 4 if paged else 3)
-    query, scale = _of_positive_scale(query, scale)
-    if paged != (f.cu_seqlens_k is None):
-        raise ValueError(f"{name}: keys are found by cu_seqlens_k or by page_table; give one of them")
-    if f.key_lengths is not None and not paged:
-        raise ValueError(f"{name}: cu_seqlens_k says how many keys an entry has; leave key_lengths out")
-    for argument, length in (("max_len_q", f.max_len_q), ("max_len_k", f.max_len_k)):
-        if not (isinstance(length, int) and length >= 0):
-            raise ValueError(f"{name}: {argument} is {length}; it must be a whole number, 0 or more")
-    # Of a batch whose entries are all empty it is 0, where any bound holds.
-    f.max_len_q, f.max_len_k = f.max_len_q or 1, f.max_len_k or 1
-    if not isinstance(f.cu_seqlens_q, torch.Tensor) or f.cu_seqlens_q.dim() != 1 or f.cu_seqlens_q.shape[0] < 2:
-        raise ValueError(f"{name}: cu_seqlens_q must be a Tensor (batch + 1)")
-    if paged:
-        key, value = features.pages_of(name, key, value, page_layout)
-    _check_sizes(name, query, key, value, (key.shape[0], key.shape[1]) + ((key.shape[2],) if paged else ()))
-    features.set_block_mask(name, block_mask, (f.max_len_q, f.max_len_k), f)
-    features.set_relative_bias(name, relative_bias, f)
-    output.set_output(name, query, value, *of_output, f)
-    sizes = f.cu_seqlens_q.shape[0] - 1, query.shape[1], f.max_len_q, f.max_len_k
-    features.checked(name, query, sizes, f)
-    scales = quantised.checked(name, query, key, value, *of_scales, sizes, f)
-    return query, key, value, _masking(name, f.max_len_q, f.max_len_k, False, causal, window, alignment, scale), scales
-
-
-def _of_positive_scale(query, scale):
-    """Queries and a scale above zero of the same scores, where the scale is zero or less: products of negated numbers are the negated ones to the last bit."""
-    if isinstance(scale, str):
-        raise TypeError(f"the scale is {scale!r}; it must be a number, or None for 1 / sqrt(dim)")
-    if scale is None or not -math.inf < scale <= 0 or quantised.is_quantised(query):
-        return query, scale
-    return (-query, -scale) if scale < 0 else (query * 0, 1.0)
-
-
-def _check_tensors(name, query, key, value, dims, key_dims):
-    shapes = {3: "(total rows, heads, dim)", 4: "(batch, heads, length, dim)"}
-    for argument, tensor, dim in (("query", query, dims), ("key", key, key_dims), ("value", value, key_dims)):
-        if not isinstance(tensor, torch.Tensor):
-            raise TypeError(f"{name}: {argument} must be a Tensor, not {type(tensor).__name__}")
-        if tensor.dim() != dim:
-            raise ValueError(f"{name}: {argument} has {tensor.dim()} dimensions; it must have {dim}: {shapes[dim]}")
-        if tensor.layout != torch.strided:
-            raise NotImplementedError(f"{name}: {argument} is {tensor.layout}; it must be a dense tensor: {argument}.to_dense() makes one")
-    if not query.dtype == key.dtype == value.dtype and not any(quantised.is_quantised(tensor) for tensor in (query, key, value)):
-        raise ValueError(f"{name}: query, key and value must have one dtype, not {query.dtype}, {key.dtype} and {value.dtype}")
-    if not query.device == key.device == value.device:
-        raise ValueError(f"{name}: query, key and value must be on one device, not {query.device}, {key.device} and {value.device}")
-
-
-def _check_sizes(name, query, key, value, size):
-    """@param size that key and value must have, without the last dimension"""
-    for argument, tensor, expected in (("key", key, (*size, query.shape[-1])), ("value", value, (*size, value.shape[-1]))):
-        if tuple(tensor.shape) != expected:
-            raise ValueError(f"{name}: {argument} is {tuple(tensor.shape)}; beside query {tuple(query.shape)} and key {tuple(key.shape)} it must be {expected}")
-    heads, heads_kv = query.shape[1], key.shape[1]
-    if heads_kv == 0 or heads % heads_kv != 0:
-        raise ValueError(f"{name}: {heads} query heads do not divide among {heads_kv} key heads; the first must be a multiple of the second")
-
-
 _DTYPES = {torch.float16: 0, torch.bfloat16: 1, torch.float32: 2}
+_DTYPE_OF_CODE = {code: dtype for dtype, code in _DTYPES.items()}
 
 
 def _problem(query, key, value, masking, wants_lse, f=None, scales=None):

@@ -4,13 +4,14 @@ import ctypes
 
 import torch
 
-from heed import c_api, offload_api
+from heed import c_api, checks, features, masks, offload_api
 
 FEW_ROWS = 16  # a call of at most so many rows is decoding: the processors attend to a share of the keys
 _DTYPES = {torch.float16: 0, torch.bfloat16: 1, torch.float32: 2}
 # Element types of pages of 8 bits: the number of heed_dtype, and the dtype of a tensor that is quantised already.
 _KV_DTYPES = {"fp8_e4m3": (3, torch.float8_e4m3fn), "fp8_e5m2": (4, torch.float8_e5m2), "int8": (5, torch.int8)}
 _LAYOUTS = {"HND": offload_api.HND, "NHD": offload_api.NHD}
+_COPIED_AT_ONCE = 64  # pages of each sequence
 _RATES = ("link_rate", "host_rate", "device_rate", "device_flops")
 
 
@@ -64,12 +65,16 @@ class HostKV:
 
     Raises ValueError and TypeError for arguments that cannot be, MemoryError where the host, the pages that it may lock, or the GPU have too
     little memory, NotImplementedError where no kernel runs there, RuntimeError for a driver that refuses.
+
+    copy.deepcopy makes another pool of these arguments with the same keys and values.
     """
 
     def __init__(
         self, *, heads, dim, host_tokens, heads_kv=None, dim_v=None, layers=1, batch=1, device_tokens=0, sink_tokens=0, page_size=64, page_layout="HND",
         dtype=torch.float16, kv_dtype=None, k_scale=None, v_scale=None, device="cpu", chunk_pages=0, chunks=0, streamed_share=None, link_bandwidth=0.0, link_latency=0.0, threads=0, **rates,
     ):  # fmt: skip
+        arguments = {name: given for name, given in {**locals(), **rates}.items() if name not in ("self", "rates")}
+        self._arguments = {name: given.detach().clone() if isinstance(given, torch.Tensor) else given for name, given in arguments.items()}
         self._pool, self._ids = None, (ctypes.c_int64 * 0)()
         device = torch.device(device)
         if dtype not in _DTYPES:
@@ -103,7 +108,7 @@ class HostKV:
             link_bandwidth=link_bandwidth, link_latency=link_latency, threads=threads, dtype_kv=number, k_scales=k_factors, k_scale_count=len(k_factors or ()),
             v_scales=v_factors, v_scale_count=len(v_factors or ()), **rates,
         )  # fmt: skip
-        self._library = offload_api.library()
+        self._library, self._host_pages = offload_api.library(), host_pages
         pool = ctypes.c_void_p()
         if device.type == "cuda":
             torch.cuda.init()
@@ -121,6 +126,45 @@ class HostKV:
     def __del__(self):
         if getattr(self, "_pool", None):
             self._library.lib.heed_offload_destroy(self._pool)
+
+    def __reduce__(self):
+        raise TypeError("heed.HostKV: a pool of pages is neither pickled nor shared by two objects; copy.deepcopy makes another one with the same keys")
+
+    def __deepcopy__(self, memo):
+        """Raises what making a pool raises. On a GPU it waits for what is queued."""
+        memo[id(self)] = other = HostKV(**self._arguments)
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        for layer in range(self.layers):
+            for key, value in self._chunks(layer):
+                call = other._call(layer)
+                other._set_new_keys(call, key.to(self.device), value.to(self.device))
+                with self._on_device():
+                    other._check(self._library.lib.heed_offload_append(other._pool, ctypes.byref(call), other._stream()))
+                    if self.device.type == "cuda":
+                        torch.cuda.synchronize(self.device)
+        return other
+
+    def _chunks(self, layer):
+        """Keys and values of a layer as they lie in pages of the host, some of each sequence at a time: (batch, heads_kv, length, dim) and (.., dim_v)."""
+        keys = self.length(layer)
+        size, stride = self._arguments["page_size"], self._host_pages
+        table = torch.zeros(self.batch, stride, dtype=torch.int32)
+        numbers = ctypes.cast(table.data_ptr(), ctypes.POINTER(ctypes.c_int32))
+        self._check(self._library.lib.heed_offload_table(self._pool, self._ids, self.batch, numbers, stride))
+        addresses = ctypes.c_void_p(), ctypes.c_void_p()
+        self._check(self._library.lib.heed_offload_pages(self._pool, layer, *map(ctypes.byref, addresses)))
+        is_hnd = self._arguments["page_layout"] == "HND"
+        pools = []
+        for address, dim in zip(addresses, (self.dim, self.dim_v)):
+            dtype = self._quantised or self.dtype
+            shape = (stride, self.heads_kv, size, dim) if is_hnd else (stride, size, self.heads_kv, dim)
+            memory = (ctypes.c_uint8 * (stride * self.heads_kv * size * dim * dtype.itemsize)).from_address(address.value)
+            pool = torch.frombuffer(memory, dtype=torch.uint8).view(dtype).view(shape)
+            pools.append(pool if is_hnd else pool.transpose(1, 2))
+        for first in range(0, _pages(keys, size), _COPIED_AT_ONCE):
+            pages = table[:, first : first + _COPIED_AT_ONCE].long()
+            yield [pool.view(torch.uint8)[pages].view(pool.dtype).transpose(1, 2).flatten(2, 3)[:, :, : keys - first * size] for pool in pools]
 
     def layer(self, index):
         """The keys and values of one layer, as `kv` of heed.attention."""
@@ -160,6 +204,7 @@ class HostKV:
         query       (batch, heads, len_q, dim), the last row's own key is the layer's last one
         key, value  (batch, heads_kv, len_k, dim) and (.., dim_v), new keys of `dtype`, or both quantised as kv_dtype says; None and None for none
         causal      whether a row sees no key after its own one; window_left: how many keys before it it sees, None for all
+        scale       of the scores; 1 / sqrt(dim) by default. One of zero or less takes a copy of the queries
 
         Calls of at most 16 rows are decoding, others a prefill (docs/long-contexts.md). Returns O as `query` lies, or (O, log-sum-exp). Raises
         as heed.attention does, MemoryError where the pool is full.
@@ -176,28 +221,42 @@ class HostKV:
         if torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in (query, key, value)):
             raise NotImplementedError("heed.HostKV: keys in host memory have no gradients; call it under torch.no_grad()")
         if sinks is not None:
-            sinks = sinks.to(device=query.device, dtype=torch.float32).contiguous()
+            if not isinstance(sinks, torch.Tensor):
+                raise TypeError(f"heed.HostKV: sinks must be a Tensor, not {type(sinks).__name__}")
             if sinks.shape != (self.heads,):
                 raise ValueError(f"heed.HostKV: sinks is {tuple(sinks.shape)}; it must be ({self.heads},)")
+            sinks = features.converted("heed.HostKV", "sinks", sinks.resolve_neg().to(query.device), torch.float32)
+        query, scale = checks.of_positive_scale("heed.HostKV", query.resolve_neg(), scale)
+        masks.check_scale("heed.HostKV", scale)
         if query.stride(3) != 1:
             query = query.contiguous()
         o = torch.empty_like(query) if self.dim == self.dim_v else query.new_empty(*query.shape[:3], self.dim_v)
         lse = torch.empty(query.shape[:3], dtype=torch.float32, device=query.device) if return_lse else None
-        call = offload_api.Call(struct_size=ctypes.sizeof(offload_api.Call), layer=layer, batch=batch, sequences=self._ids, len_q=query.shape[2], window_left=-1 if window_left is None else window_left)
+        call = self._call(layer, len_q=query.shape[2], window_left=-1 if window_left is None else window_left)
         call.q, call.o, call.q_strides, call.o_strides = query.data_ptr(), o.data_ptr(), c_api.strides_of(query), c_api.strides_of(o)
         call.mask = offload_api.CAUSAL if causal else offload_api.NO_MASK
         call.scale, call.softcap = scale or 0.0, softcap or 0.0
         call.lse = lse.data_ptr() if return_lse else None
         call.sinks = sinks.data_ptr() if sinks is not None else None
         if key is not None and key.shape[2] > 0:
-            call.len_k, call.k, call.v = key.shape[2], key.data_ptr(), value.data_ptr()
-            call.k_strides, call.v_strides = c_api.strides_of(key), c_api.strides_of(value)
-            call.dtype_kv = _KV_DTYPES[self.kv_dtype][0] if key.dtype == self._quantised else 0
+            key, value = key.resolve_neg(), value.resolve_neg()
+            self._set_new_keys(call, key, value)
         function = self._library.lib.heed_offload_decode if query.shape[2] <= FEW_ROWS else self._library.lib.heed_offload_prefill
         with self._on_device():
-            stream = torch.cuda.current_stream().cuda_stream if self.device.type == "cuda" else None
-            self._check(function(self._pool, ctypes.byref(call), stream))
+            self._check(function(self._pool, ctypes.byref(call), self._stream()))
         return (o, lse) if return_lse else o
+
+    def _call(self, layer, **fields):
+        return offload_api.Call(struct_size=ctypes.sizeof(offload_api.Call), layer=layer, batch=self.batch, sequences=self._ids, **fields)
+
+    def _set_new_keys(self, call, key, value):
+        """The tensors must live as long as the call."""
+        call.len_k, call.k, call.v = key.shape[2], key.data_ptr(), value.data_ptr()
+        call.k_strides, call.v_strides = c_api.strides_of(key), c_api.strides_of(value)
+        call.dtype_kv = _KV_DTYPES[self.kv_dtype][0] if key.dtype == self._quantised else 0
+
+    def _stream(self):
+        return torch.cuda.current_stream().cuda_stream if self.device.type == "cuda" else None
 
     def _add(self):
         for i in range(len(self._ids)):
@@ -246,8 +305,7 @@ def attention(name, query, key, value, kv, causal, window, alignment, scale, sof
         raise NotImplementedError(f"{name}: with keys in host memory there is no {given[0]}; there are causal, window, scale, softcap, sinks and return_lse")
     if alignment not in (None, "bottom_right"):
         raise ValueError(f'{name}: with keys in host memory the last row has the last key; alignment must be "bottom_right", or left out')
-    left, right = window if window is not None else (None, None)
-    if right not in (None, -1, 0) or (right == 0 and not causal):
+    left, right = masks.window_of(name, window)
+    if right > 0 or (right == 0 and not causal):
         raise ValueError(f"{name}: with keys in host memory rows see no keys after their own or all of them; give causal=True, and a window of (left, 0)")
-    left = None if left in (None, -1) else left
-    return layer.kv.attend(query, key, value, layer=layer.index, causal=causal, window_left=left, scale=scale, softcap=softcap, sinks=sinks, return_lse=return_lse)
+    return layer.kv.attend(query, key, value, layer=layer.index, causal=causal, window_left=None if left < 0 else left, scale=scale, softcap=softcap, sinks=sinks, return_lse=return_lse)

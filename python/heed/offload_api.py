@@ -64,6 +64,8 @@ def library():
     lib.heed_offload_length.argtypes = [pointer, ctypes.c_int64, ctypes.c_int32, numbers]
     for name in ("append", "prefill", "decode"):
         getattr(lib, f"heed_offload_{name}").argtypes = [pointer, ctypes.POINTER(Call), pointer]
+    lib.heed_offload_pages.argtypes = [pointer, ctypes.c_int32, ctypes.POINTER(pointer), ctypes.POINTER(pointer)]
+    lib.heed_offload_table.argtypes = [pointer, numbers, ctypes.c_int64, ctypes.POINTER(ctypes.c_int32), ctypes.c_int64]
     lib.heed_offload_explain.argtypes = [pointer, numbers, ctypes.c_int64, ctypes.c_char_p, ctypes.c_size_t]
     lib.heed_offload_explain.restype = ctypes.c_size_t
     return found

@@ -56,11 +56,16 @@ def install(*, strict=False, precision=None, model=None):
     The fast path of torch.nn.MultiheadAttention and torch.nn.TransformerEncoderLayer, which computes attention by itself, is served too
     (heed.multi_head), but for nested tensors.
     """
+    _install("heed.install()", strict, precision, model)
+
+
+def _install(name, strict, precision, model):
+    """`install`, whose sentences begin with `name`."""
     global _installed, _strict, _aten, _multi_head
     if precision is not None:
-        precisions.Installed("heed.install()", precision, model)
+        precisions.Installed(name, precision, model)
     elif model is not None:
-        raise ValueError("heed.install(): model is given without precision, whose layers are its modules")
+        raise ValueError(f"{name}: model is given without precision, whose layers are its modules")
     with _lock:
         if _installed == 0:
             if routing.HAS_SYMBOLS:
@@ -139,7 +144,7 @@ def _apply_strictness():
 @contextlib.contextmanager
 def sdpa(*, strict=False, precision=None, model=None):
     """`install` for the time of a `with` statement. Such statements nest."""
-    install(strict=strict, precision=precision, model=model)
+    _install("heed.sdpa()", strict, precision, model)
     try:
         yield
     finally:

@@ -3,6 +3,7 @@
 A number is element times factor (include/heed/heed.h, heed_scales). What is held in 8 bits for long, a cache of keys and values, is quantised as it is written.
 """
 
+import numbers
 import os
 from dataclasses import dataclass
 
@@ -32,7 +33,7 @@ def quantise(x, dtype, scale):
         raise ValueError(f"{name}: dtype is {dtype}; it must be {', '.join(map(str, _KINDS))}, or one of {', '.join(NAMES)}")
     if not isinstance(x, torch.Tensor) or not x.is_floating_point() or x.dtype in _KINDS:
         raise TypeError(f"{name}: x must be a Tensor of floating point with 16 bits or more, not {x.dtype if isinstance(x, torch.Tensor) else type(x).__name__}")
-    factors = scale if isinstance(scale, torch.Tensor) else torch.tensor(float(scale), device=x.device)
+    factors = _as_tensor(name, "scale", scale, x.device)
     try:
         factors = factors.to(torch.float32).expand(x.shape)
     except RuntimeError:
@@ -63,6 +64,27 @@ def _expect_none_lost(name, x, scaled, element, limit):
     if count:
         first = tuple(int(place) for place in lost.nonzero()[0])
         raise RuntimeError(f"{name} lost {count} value{'' if count == 1 else 's'} in {element}, the first at {first}, {x[first].item():g}: the largest that its scale factor holds is {limit:g} times the factor; give a larger factor")
+
+
+def _as_tensor(name, argument, scale, device):
+    """Factors as a Tensor. Raises TypeError for what is neither a number nor a Tensor of real ones."""
+    if isinstance(scale, torch.Tensor):
+        if scale.is_complex():
+            raise TypeError(f"{name}: {argument} is of {scale.dtype}; scale factors are real numbers")
+        return scale
+    if not isinstance(scale, (int, float)) and not isinstance(scale, numbers.Real):
+        raise TypeError(f"{name}: {argument} must be a Tensor or a number, not {type(scale).__name__}")
+    return torch.tensor(float(scale), device=device)
+
+
+def rows_of(name, scale_rows, of):
+    """How many rows share a factor, of each of `of`: words. Raises ValueError."""
+    rows = tuple(scale_rows) if isinstance(scale_rows, (tuple, list)) else (scale_rows,) * len(of)
+    rows = tuple(1 if block is None else block for block in rows)
+    if len(rows) != len(of) or not all(isinstance(block, int) and block > 0 for block in rows):
+        words = {2: "one number or two", 3: "one number or three"}[len(of)]
+        raise ValueError(f"{name}: scale_rows is {scale_rows!r}; it must be how many rows share a factor, {words}, of {', '.join(of[:-1])} and {of[-1]}")
+    return rows
 
 
 def _check_factors(name, argument, factors):
@@ -105,7 +127,7 @@ def checked(name, query, key, value, scales, scale_rows, out_dtype, sizes, f):
             raise ValueError(f"{name}: {'out_dtype' if scale_rows is None else 'scale_rows'} is of calls whose tensors have 8 bits; leave it out")
         return None
     made = Scales()
-    rows = _rows_of(name, scale_rows)
+    rows = rows_of(name, scale_rows, ("query", "key", "value"))
     batch, heads, len_q, _ = sizes
     paged = f.page_table is not None
     for letter, scale, block in zip(tensors, scales, rows):
@@ -139,20 +161,9 @@ def _argument(letter):
     return {"q": "query", "k": "key", "v": "value"}[letter]
 
 
-def _rows_of(name, scale_rows):
-    rows = (scale_rows,) * 3 if isinstance(scale_rows, int) or scale_rows is None else tuple(scale_rows)
-    rows = tuple(1 if block is None else block for block in rows)
-    if len(rows) != 3 or not all(isinstance(block, int) and block > 0 for block in rows):
-        raise ValueError(f"{name}: scale_rows is {scale_rows!r}; it must be how many rows share a factor, one number or three, of query, key and value")
-    return rows
-
-
 def four(name, argument, scale, tensor, batches, heads, blocks, columns, paged):
     """Factors as four dimensions, without copies where they are float32 on the tensor's device already. batches: entries, and what factors of rows are of."""
-    if not isinstance(scale, torch.Tensor):
-        if not isinstance(scale, (int, float)):
-            raise TypeError(f"{name}: {argument} must be a Tensor or a number, not {type(scale).__name__}")
-        scale = torch.tensor(float(scale), device=tensor.device)
+    scale = _as_tensor(name, argument, scale, tensor.device)
     if scale.device != tensor.device:
         raise ValueError(f"{name}: {argument} is on {scale.device} and its tensor on {tensor.device}; they must be on one device")
     given = tuple(scale.shape)

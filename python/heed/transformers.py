@@ -24,7 +24,7 @@ import warnings
 import torch
 from transformers import AttentionInterface, AttentionMaskInterface, masking_utils
 
-from heed import dropout_calls, features, functional, operators, reports, transformers_cache
+from heed import dropout_calls, features, functional, masks, operators, reports, transformers_cache
 from heed.features import Features
 from heed.gradients import repeated_heads
 from heed.transformers_masks import PositionMask, Visible, mask
@@ -173,7 +173,7 @@ def _heed(query, key, value, masking, scaling, **given):
         f = Features(**given)
         same = query.shape[2] == key.shape[2]
         names = (masking.get(name) for name in ("causal", "window", "alignment"))
-        codes = functional._masking("heed.attention()", query.shape[2], key.shape[2], same, *names, scaling)
+        codes = masks.masking("heed.attention()", query.shape[2], key.shape[2], same, *names, scaling)
         if f.is_none():
             return operators.forward_lse(query, key, value, *codes, True)[0]
         features.checked("heed.attention()", query, (*query.shape[:3], key.shape[2]), f)

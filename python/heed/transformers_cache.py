@@ -85,8 +85,9 @@ class HostCache(Cache):
     device_tokens  keys that the GPU holds besides
     options        the other arguments of heed.HostKV: sink_tokens, page_size, kv_dtype, k_scale, v_scale, streamed_share, threads, ...
 
-    Batches without padding; no beams, no assisted generation. Raises ValueError for a model with another attention implementation, and for
-    one whose layers are no attention over all keys; what heed.HostKV raises when the first keys come.
+    Batches without padding; no beams, no assisted generation. copy.deepcopy takes another pool, as large, with the same keys. Raises ValueError for
+    a model with another attention implementation, and for one whose layers are no attention over all keys; what heed.HostKV raises when the
+    first keys come.
     """
 
     def __init__(self, config, *, host_tokens, device_tokens=0, **options):
@@ -133,13 +134,15 @@ def layer_of(key):
 def attention(module, layer, query, key, value, mask, is_causal, scaling, softcap, sinks):
     """Attention of Transformers over a HostCacheLayer, as (batch, heads, len_q, dim). Raises NotImplementedError for masks beside causal
     ones and windows: padding, packed sequences."""
-    kv = layer.cache.kv
-    len_q, len_k = query.shape[2], kv.length(layer.index) + key.shape[2]
-    visible = _visible(module, mask, is_causal, len_q, len_k)
-    left = None if visible.left is None or visible.left >= len_k else visible.left
-    o = kv.attend(query, key, value, layer=layer.index, causal=visible.right is not None, window_left=left, scale=scaling, softcap=softcap or 0.0, sinks=sinks)
-    layer.pending = 0
-    return o
+    try:
+        kv = layer.cache.kv
+        len_q, len_k = query.shape[2], kv.length(layer.index) + key.shape[2]
+        visible = _visible(module, mask, is_causal, len_q, len_k)
+        left = None if visible.left is None or visible.left >= len_k else visible.left
+        scores = {"scale": scaling, "softcap": softcap or 0.0, "sinks": sinks}
+        return kv.attend(query, key, value, layer=layer.index, causal=visible.right is not None, window_left=left, **scores)
+    finally:
+        layer.pending = 0  # also of keys that were refused: they are no longer on their way
 
 
 def _visible(module, mask, is_causal, len_q, len_k):

@@ -184,6 +184,8 @@ class Patterns(unittest.TestCase):
     def test_texts_that_are_no_pattern_are_named(self):
         for text, words in (
             ("32/longformer", '"32" .* is no size'),
+            ("64/", '"" is no part'),
+            ("64/@3", '"" is no part'),
             ("64/tornado3", '"tornado3" is no part'),
             ("64/window", '"window" is no part'),
             ("64/global0", '"global0" is no part'),

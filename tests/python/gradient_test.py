@@ -27,11 +27,11 @@ def setUpModule():
 def exact(q, k, v, **mask):
     """O, and gradients of Q, K and V for the sum of O * (1, 2, 3, ...), in float64 by autograd over separate operators."""
     q, k, v = (tensor.detach().double().cpu().requires_grad_() for tensor in (q, k, v))
-    from heed.functional import _masking
+    from heed.masks import masking
 
     len_q, len_k = q.shape[2], k.shape[2]
-    masking = _masking("exact", len_q, len_k, len_q == len_k, mask.get("causal", False), mask.get("window"), mask.get("alignment"), None)
-    o, lse = unfused.forward(q, k, v, *masking)
+    codes = masking("exact", len_q, len_k, len_q == len_k, mask.get("causal", False), mask.get("window"), mask.get("alignment"), None)
+    o, lse = unfused.forward(q, k, v, *codes)
     weighted(o).backward()
     return o, q.grad, k.grad, v.grad
 

@@ -1,8 +1,10 @@
 """heed.HostKV and the cache of Transformers over it, on a simulated GPU: results are those of all keys at once."""
 
 import contextlib
+import copy
 import io
 import json
+import pickle
 import tempfile
 import unittest
 from pathlib import Path
@@ -98,6 +100,38 @@ class Attention(unittest.TestCase):
                 q = calls.draw(HEADS, 3)
                 self.close(heed.attention(q, None, None, kv=kv, **given), calls.wanted(q, **wanted)[0])
 
+    def test_scales_of_zero_and_less_and_negated_views(self):
+        q, k, v = Calls("cpu", torch.float16).step(20, 20)
+        sinks = torch.randn(HEADS)
+        for scale in (0.0, 0, -0.5, 0.3):
+            with self.subTest(scale=scale):
+                self.close(heed.attention(q, k, v, kv=pool(), causal=True, scale=scale), heed.attention(q, k, v, causal=True, scale=scale).double())
+        for name in ("q", "k", "v", "sinks"):
+            with self.subTest(negated=name):
+                tensors = {"q": q, "k": k, "v": v, "sinks": sinks}
+                views, negated = ({**tensors, name: change(tensors[name])} for change in (torch._neg_view, torch.neg))
+                got = heed.attention(views["q"], views["k"], views["v"], kv=pool(), causal=True, sinks=views["sinks"])
+                self.close(got, heed.attention(negated["q"], negated["k"], negated["v"], causal=True, sinks=negated["sinks"]).double())
+
+    def test_a_deep_copy_has_the_same_keys_and_goes_on_alone(self):
+        for given in ({}, {"page_layout": "NHD"}, {"layers": 2, "batch": 2, "page_size": 8, "device_tokens": 0}):
+            with self.subTest(**given):
+                kv, calls = pool(host_tokens=4096, **given), Calls("cpu", torch.float16, batch=given.get("batch", 1))
+                for index in range(kv.layers):
+                    heed.attention(*calls.step(200, 1200 - index), kv=kv.layer(index), causal=True)
+                other = copy.deepcopy(kv)
+                for index in range(kv.layers):
+                    q, k, v = calls.step(2, 2)
+                    o = heed.attention(q, k, v, kv=other.layer(index), causal=True)
+                    self.assertEqual((kv.length(index), other.length(index)), (1200 - index, 1202 - index))
+                    self.close(o, heed.attention(q, k, v, kv=kv.layer(index), causal=True).double())
+                del kv
+                self.assertTrue(heed.attention(*calls.step(2, 2), kv=other, causal=True).isfinite().all())
+        with self.assertRaisesRegex(TypeError, "copy.deepcopy makes another one"):
+            copy.copy(other)
+        with self.assertRaisesRegex(TypeError, "neither pickled nor shared"):
+            pickle.dumps(other)
+
     def test_layers_and_clear(self):
         kv = pool(layers=3)
         calls = [Calls("cpu", torch.float16) for _ in range(3)]
@@ -149,7 +183,16 @@ class Attention(unittest.TestCase):
             (NotImplementedError, "there is no dropout_p", {"dropout_p": 0.5}),
             (ValueError, "alignment must be", {"causal": True, "alignment": "top_left"}),
             (ValueError, "rows see no keys after their own", {"window": (3, 4)}),
-            (ValueError, "scale is -1", {"scale": -1.0}),
+            (ValueError, "the scale is nan; it must be finite", {"scale": float("nan")}),
+            (TypeError, "the scale is 'a'; it must be a number", {"scale": "a"}),
+            (TypeError, "sinks must be a Tensor, not list", {"sinks": [0.0] * HEADS}),
+            (ValueError, "sinks is of torch.int32", {"sinks": torch.zeros(HEADS, dtype=torch.int32)}),
+            (TypeError, "window is 5; it must be \\(left, right\\)", {"causal": True, "window": 5}),
+            (ValueError, "window is \\('1', 0\\); both numbers", {"causal": True, "window": ("1", 0)}),
+            (NotImplementedError, "there is no out_norm_eps", {"out_norm_eps": 1e-5}),
+            (NotImplementedError, "there is no dropout_seed", {"dropout_seed": 5}),
+            (NotImplementedError, "there is no dropout_offset", {"dropout_offset": 5}),
+            (NotImplementedError, "there is no page_layout", {"page_layout": "HND"}),
         ):
             with self.assertRaisesRegex(error, words):
                 heed.attention(q, k, v, kv=kv, **given)
@@ -267,6 +310,23 @@ class Generation(unittest.TestCase):
                     self.assertGreaterEqual(info["remote_pages"], 3 * 6)
                     self.assertGreater(info["bytes_in"], 0)
 
+    def test_copies_of_the_cache_of_a_prompt_go_on_alone(self):
+        from heed.transformers_cache import HostCache
+        from transformers import DynamicCache
+        from transformers_models import VOCABULARY, made, named_cache
+
+        model = made("llama")
+        model.set_attn_implementation("heed")
+        tokens = torch.randint(1, VOCABULARY, (3, 1, 40), generator=torch.Generator().manual_seed(3))
+        cache = HostCache(model.config, host_tokens=256, device_tokens=48, page_size=8, **RATES)
+        with torch.no_grad():
+            model(tokens[0], **named_cache(cache), use_cache=True)
+        for more in tokens[1:]:
+            whole = torch.cat((tokens[0], more), 1)
+            wanted = self.generated(model, whole, DynamicCache(config=model.config), max_new_tokens=10)
+            self.assertTrue(torch.equal(self.generated(model, whole, copy.deepcopy(cache), max_new_tokens=10), wanted))
+        self.assertEqual(cache.get_seq_length(), 40)
+
     def test_what_it_cannot_do_is_said(self):
         from heed.transformers_cache import HostCache
         from transformers_models import VOCABULARY, made
@@ -295,6 +355,9 @@ class Generation(unittest.TestCase):
         full = cache()
         with self.assertRaisesRegex(MemoryError, "the pool is full"):
             self.generated(model, tokens, full, max_new_tokens=40)
+        # Not that the model attends by another implementation.
+        with self.assertRaisesRegex(MemoryError, "the pool is full"):
+            self.generated(model, torch.cat([tokens] * 3, 1), full, max_new_tokens=40)
         full.reset()
         self.assertEqual(full.get_seq_length(), 0)
 

@@ -295,6 +295,12 @@ class InThePlaceOfPyTorch(unittest.TestCase):
         ]:  # fmt: skip
             with self.subTest(words=words), self.assertRaisesRegex(error, words):
                 heed.install(**arguments)
+        for error, words, arguments in [
+            (ValueError, r"heed.sdpa\(\): there is no precision 'fp9'", {"precision": "fp9"}),
+            (ValueError, r"heed.sdpa\(\): model is given", {"model": torch.nn.Identity()}),
+        ]:
+            with self.subTest(words=words), self.assertRaisesRegex(error, words), heed.sdpa(**arguments):
+                pass
         with self.assertRaisesRegex(RuntimeError, "without a heed.install"):
             heed.uninstall()
 

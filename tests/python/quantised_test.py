@@ -153,6 +153,8 @@ class Caches(unittest.TestCase):
             (ValueError, r"k_scale is \(2, 2, 1, 64\)", lambda: heed.attention(q, k, v, k_scale=torch.ones(2, 2, 1, 64), v_scale=0.1)),
             (ValueError, r"v_scale is \(2, 2, 48, 64\)", lambda: heed.attention(q, k, v, k_scale=0.1, v_scale=torch.ones(2, 2, 48, 64))),
             (ValueError, r"k_scale is \(2, 2, 48\)", lambda: heed.attention(q, k, v, k_scale=torch.ones(2, 2, 48), v_scale=0.1, scale_rows=16)),
+            (TypeError, "k_scale is of torch.complex64; scale factors are real", lambda: heed.attention(q, k, v, k_scale=torch.tensor([0.1 + 1j, 0.1]), v_scale=0.1)),
+            (ValueError, "scale_rows is 1.5; it must be how many rows share a factor, one number or three", lambda: heed.attention(q, k, v, scale_rows=1.5, **scales)),
             (ValueError, "scale_rows is 0", lambda: heed.attention(q, k, v, scale_rows=0, **scales)),
             (TypeError, "k_scale must be a Tensor or a number, not str", lambda: heed.attention(q, k, v, k_scale="1", v_scale=0.1)),
             *((ValueError, "k_scale holds a factor that is not positive and finite", lambda bad=bad: heed.attention(q, k, v, k_scale=torch.tensor([1.0, bad]), v_scale=0.1)) for bad in (0.0, -1.0, float("nan"), float("inf"))),
@@ -203,6 +205,9 @@ class Quantise(unittest.TestCase):
             (TypeError, "not float", (1.0, "int8", 1.0)),
             (ValueError, "must broadcast to x", (x, "int8", torch.ones(2))),
             (ValueError, "not positive and finite", (x, "int8", 0.0)),
+            (TypeError, "scale must be a Tensor or a number, not NoneType", (x, "int8", None)),
+            (TypeError, "scale must be a Tensor or a number, not str", (x, "int8", "1")),
+            (TypeError, "scale is of torch.complex64", (x, "int8", torch.tensor(1j))),
             (ValueError, "not positive and finite", (x, "int8", torch.tensor([1.0, 1.0, float("nan")]))),
         ]:  # fmt: skip
             with self.subTest(words=words), self.assertRaisesRegex(error, words):
