@@ -80,6 +80,16 @@ TEST_F(ModelCli, EditsAreTrialsAndWhatIsRefusedIsRepairedOnce) {
   expect_insights();
 }
 
+// Trial 0 is the base, of which the first prompts are.
+TEST_F(ModelCli, WhatFailedOnTheBaseIsToldOfTheTrialThatIsTheBase) {
+  const std::string bad = edit("does not compile", "  return oops;\n");
+  const Printed run = heed_command(tiny_evolution(4) + model({bad, bad, bad}) + " --no-repair");
+  ASSERT_EQ(run.code, 0) << run.err;
+  const std::string second = read_file(folder_.file("prompt2"), ErrorCode::internal);
+  EXPECT_THAT(second, HasSubstr("- The kernel to improve: trial 0"));
+  EXPECT_THAT(second, HasSubstr("- does not compile (build_failed: cpu/rows.hpp:65:"));
+}
+
 // A run of this budget has time for a few trials, on a slow machine for the default alone.
 TEST_F(ModelCli, NoModelIsAskedForPlacesThatTheBudgetHasNoTimeFor) {
   const std::string good =
