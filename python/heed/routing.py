@@ -12,6 +12,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch._subclasses.functional_tensor import FunctionalTensor
 
+from heed import batching as _batching  # noqa: F401: rules of torch.vmap
 from heed import dropout_calls, forms, gradients, operators, unfused
 from heed import precision as precisions
 
