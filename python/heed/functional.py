@@ -5,7 +5,7 @@ import math
 
 import torch
 
-from heed import c_api, features, host_kv, libraries, operators, output, precision_entries, quantised, unfused
+from heed import c_api, contexts, features, host_kv, libraries, operators, output, precision_entries, quantised, unfused
 from heed import precision as precisions
 from heed import routing as _routing  # noqa: F401: what stands at the operators' autograd keys
 from heed.features import Features
@@ -13,15 +13,18 @@ from heed.masks import masking as _masking
 
 precisions.modes()  # read here once, where no trace looks for a library
 _sdpa = torch.ops.heed.scaled_dot_product_attention.default
+_has_torch_function = torch.overrides.has_torch_function_variadic
 recording = None  # of heed.recording, while one is made
 
 
-def scaled_dot_product_attention(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False):
+def scaled_dot_product_attention(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, *, scale=None, enable_gqa=False):
     """torch.nn.functional.scaled_dot_product_attention, served by Heed where Heed has a program for the call and by PyTorch elsewhere.
 
     Arguments, results and errors are PyTorch's, but for what dropout drops of one seed: https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.scaled_dot_product_attention.html
     `heed.report()` says which calls were served, and why others were not.
     """
+    if not (isinstance(is_causal, bool) and isinstance(enable_gqa, bool)) or (_has_torch_function(query, key, value, attn_mask) and contexts.has_own_rules(query, key, value, attn_mask)):
+        return torch.nn.functional.scaled_dot_product_attention(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
     try:
         if recording is not None:
             return recording.sdpa(_sdpa, query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
@@ -31,7 +34,7 @@ def scaled_dot_product_attention(query, key, value, attn_mask=None, dropout_p=0.
         are_tensors = all(isinstance(tensor, torch.Tensor) for tensor in (query, key, value)) and isinstance(attn_mask, (torch.Tensor, type(None)))
         if are_tensors and "Expected a value of type" not in str(error):
             raise
-        return torch.nn.functional.scaled_dot_product_attention(query, key, value, attn_mask, dropout_p=dropout_p, is_causal=is_causal, scale=scale, enable_gqa=enable_gqa)
+        return torch.nn.functional.scaled_dot_product_attention(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
 
 
 def attention(
