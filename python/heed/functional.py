@@ -103,21 +103,15 @@ def attention(
     there is, for what no kernel computes. It never falls back.
     """
     if kv is not None:
-        others = {"bias": bias, "alibi_slopes": alibi_slopes, "key_lengths": key_lengths, "page_table": page_table, "max_len_k": max_len_k, "block_mask": block_mask, "prefix_lengths": prefix_lengths, "relative_bias": relative_bias, "out_gate": out_gate, "out_norm_weight": out_norm_weight}
-        if dropout_p:
-            others["dropout_p"] = True
+        others = {"bias": bias, "alibi_slopes": alibi_slopes, "key_lengths": key_lengths, "page_table": page_table, "max_len_k": max_len_k, "block_mask": block_mask, "prefix_lengths": prefix_lengths, "relative_bias": relative_bias, "out_gate": out_gate, "out_norm_weight": out_norm_weight, "dropout_p": dropout_p or None}
         others |= {"precision": precision, "q_scale": q_scale, "k_scale": k_scale, "v_scale": v_scale, "scale_rows": scale_rows, "out_dtype": out_dtype}
+        contexts.refuse_tangents("heed.attention()", query, key, value, sinks)
         return host_kv.attention("heed.attention()", query, key, value, kv, causal, window, alignment, scale, softcap, sinks, return_lse, others)
     f = Features(softcap, bias, sinks, alibi_slopes, key_lengths, None, None, page_table, prefix_lengths=prefix_lengths,
                  dropout_p=dropout_p, dropout_seed=dropout_seed, dropout_offset=dropout_offset)  # fmt: skip
     query, key, value, masking, scales = _checked_call(query, key, value, causal, window, alignment, scale, f, page_layout, max_len_k, block_mask, relative_bias, (out_gate, out_norm_weight, out_norm_eps),
                                                        ((q_scale, k_scale, v_scale), scale_rows, out_dtype))  # fmt: skip
-    number = _precision_number("heed.attention()", precision, query, key, value, f, scales)
-    if scales is not None:
-        return _scaled("heed.attention()", query, key, value, masking, f, scales, return_lse)
-    if recording is not None:
-        return recording.call(workload(query, key, value, masking, f), "", (query, key, value), lambda: _attention(query, key, value, masking, f, return_lse, number))
-    return _attention(query, key, value, masking, f, return_lse, number)
+    return _run("heed.attention()", query, key, value, masking, f, scales, precision, return_lse)
 
 
 def attention_varlen(
@@ -142,9 +136,14 @@ def attention_varlen(
                  dropout_p=dropout_p, dropout_seed=dropout_seed, dropout_offset=dropout_offset)  # fmt: skip
     query, key, value, masking, scales = _checked_ragged_call(query, key, value, causal, window, alignment, scale, f, page_layout, block_mask, relative_bias, (out_gate, out_norm_weight, out_norm_eps),
                                                               ((q_scale, k_scale, v_scale), scale_rows, out_dtype))  # fmt: skip
-    number = _precision_number("heed.attention_varlen()", precision, query, key, value, f, scales)
+    return _run("heed.attention_varlen()", query, key, value, masking, f, scales, precision, return_lse)
+
+
+def _run(name, query, key, value, masking, f, scales, precision, return_lse):
+    contexts.refuse_tangents(name, query, key, value, f.bias, f.sinks, f.alibi_slopes, f.relative_bias, f.out_gate, f.out_norm_weight)
+    number = _precision_number(name, precision, query, key, value, f, scales)
     if scales is not None:
-        return _scaled("heed.attention_varlen()", query, key, value, masking, f, scales, return_lse)
+        return _scaled(name, query, key, value, masking, f, scales, return_lse)
     if recording is not None:
         return recording.call(workload(query, key, value, masking, f), "", (query, key, value), lambda: _attention(query, key, value, masking, f, return_lse, number))
     return _attention(query, key, value, masking, f, return_lse, number)
@@ -264,6 +263,7 @@ def _explained(problem, query, precision):
 def _checked_call(query, key, value, causal, window, alignment, scale, f, page_layout, max_len_k, block_mask, relative_bias, of_output, of_scales):
     """The tensors, with pools as (pages, heads_kv, page_size, dim), (mask, window_left, window_right, scale), and quantised.Scales or None."""
     name = "heed.attention()"
+    query, key, value, of_output = contexts.autocast(query, key, value, of_output)
     _check_tensors(name, query, key, value, 4, 4)
     query, scale = _of_positive_scale(query, scale)
     batch, heads, len_q, dim = query.shape
@@ -289,6 +289,7 @@ def _checked_call(query, key, value, causal, window, alignment, scale, f, page_l
 def _checked_ragged_call(query, key, value, causal, window, alignment, scale, f, page_layout, block_mask, relative_bias, of_output, of_scales):
     name = "heed.attention_varlen()"
     paged = f.page_table is not None
+    query, key, value, of_output = contexts.autocast(query, key, value, of_output)
     _check_tensors(name, query, key, value, 3, 4 if paged else 3)
     query, scale = _of_positive_scale(query, scale)
     if paged != (f.cu_seqlens_k is None):
