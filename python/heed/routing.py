@@ -176,7 +176,7 @@ def in_other_form(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=Fa
         if not _fits(q, k, v, mask, enable_gqa):
             return None
         operators.native.heed_torch_count(True, b"", b"tensors without elements")
-        return form.unfolded(forms.WithoutElements.apply((*q.shape[:3], v.shape[3]), q, k, v, mask))
+        return forms.WithoutElements.apply(query, key, value, attn_mask)
     has_both = mask is not None and is_causal
     if dropout_p > 0 and dropout_calls.is_left_to_torch(q.device):
         return operators.hand_back(*call, dropout_calls.ON_A_GPU)

@@ -237,6 +237,26 @@ class OwnFunction(unittest.TestCase):
             torch.compile(lambda q: heed.scaled_dot_product_attention(q, q, q), backend="aot_eager", fullgraph=True)(q)
         self.assertEqual([(row.served, row.calls) for row in heed.report().rows], [(True, 3)])
 
+    def test_sizes_without_elements_are_those_of_the_queries(self):
+        for q, k, v in (((1, 4, 9, 8), (0, 4, 7, 8), (0, 4, 7, 8)), ((1, 4, 0, 8), (2, 4, 7, 8), (2, 4, 7, 3)), ((4, 9, 8), (1, 4, 0, 8), (1, 4, 0, 8)), ((1, 1, 9, 8), (1, 1, 7, 8), (1, 0, 7, 5)),
+                        ((4, 9, 8), (0, 4, 7, 8), (1, 4, 7, 8))):  # fmt: skip
+            tensors = [torch.zeros(sizes, requires_grad=True) for sizes in (q, k, v)]
+            with self.subTest(q=q, k=k, v=v), torch.no_grad():
+                self.assertEqual(heed.scaled_dot_product_attention(*tensors).shape, F.scaled_dot_product_attention(*tensors).shape)
+            o = heed.scaled_dot_product_attention(*tensors)
+            self.assertEqual([grad.shape for grad in torch.autograd.grad(o.sum(), tensors)], [tensor.shape for tensor in tensors])
+
+    def test_a_mask_of_one_dimension_beside_is_causal(self):
+        q, k, v = numbers(2, 4, 6, 64), numbers(2, 4, 9, 64, seed=2), numbers(2, 4, 9, 64, seed=3)
+        for mask in (torch.ones(9, dtype=torch.float64), torch.ones(9, dtype=torch.bool)):
+            for query in (q, q.clone().requires_grad_()):
+                errors = []
+                for function in (F.scaled_dot_product_attention, heed.scaled_dot_product_attention):
+                    with self.assertRaises((RuntimeError, IndexError)) as raised:
+                        function(query, k, v, mask, is_causal=True)
+                    errors.append((type(raised.exception), str(raised.exception).split("\n")[0]))
+                self.assertEqual(*errors)
+
     def test_arguments_of_wrong_types(self):
         q = numbers(1, 2, 6, 64)
         for given, message in (
