@@ -204,6 +204,12 @@ bool is_bare(const Arguments& a) {
          is_bare(a.inputs.k) && is_bare(a.inputs.v) && (!a.mask() || is_bare(a.mask()));
 }
 
+// Through Python's kernel, whose exceptions keep their types.
+Tensor route_by_python(const Arguments& a) {
+  return owned(libtorch().sdpa_redispatch(python_keys, native(a.inputs.q), native(a.inputs.k), native(a.inputs.v),
+                                          native_mask(a), a.dropout, a.is_causal, a.scale, a.enable_gqa));
+}
+
 void route_devices(const Arguments& a, StableValue* stack) {
   Call call{};
   std::string detail;
@@ -213,6 +219,11 @@ void route_devices(const Arguments& a, StableValue* stack) {
     Outputs outputs;
     run_call(*entry, call, a.inputs, a.masking(), outputs);
     stack[0] = stable(std::move(outputs.o));
+    return;
+  }
+  // In strict mode it decides anew, by heed::refusal, and raises heed.NotServed.
+  if (is_strict.load(std::memory_order_relaxed) && libtorch().sdpa_redispatch != nullptr) {
+    stack[0] = stable(route_by_python(a));
     return;
   }
   if (may_have_other_form(refusal)) {
@@ -242,9 +253,7 @@ void route_before_autograd(StableValue* stack, std::uint64_t, std::uint64_t) {
   if (is_bare(a))
     route_devices(a, stack);
   else
-    stack[0] =
-        stable(owned(libtorch().sdpa_redispatch(python_keys, native(a.inputs.q), native(a.inputs.k), native(a.inputs.v),
-                                                native_mask(a), a.dropout, a.is_causal, a.scale, a.enable_gqa)));
+    stack[0] = stable(route_by_python(a));
 }
 
 void set_python_keys(std::uint64_t keys) {

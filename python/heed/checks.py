@@ -7,13 +7,14 @@ import math
 
 import torch
 
-from heed import features, output, quantised
+from heed import contexts, features, output, quantised
 from heed.masks import masking
 
 
 def call(query, key, value, causal, window, alignment, scale, f, page_layout, max_len_k, block_mask, relative_bias, of_output, of_scales):
     """The tensors, with pools as (pages, heads_kv, page_size, dim), (mask, window_left, window_right, scale), and quantised.Scales or None."""
     name = "heed.attention()"
+    query, key, value, of_output = contexts.autocast(query, key, value, of_output)
     _check_tensors(name, query, key, value, 4, 4)
     query, scale = of_positive_scale(name, query, scale)
     batch, heads, len_q, dim = query.shape
@@ -46,6 +47,7 @@ def ragged_call(query, key, value, causal, window, alignment, scale, f, page_lay
     `with_all_rows` puts their rows of O among the others: a last result, (first row of an entry, rows of the given queries), or None where all have one."""
     name = "heed.attention_varlen()"
     paged = f.page_table is not None
+    query, key, value, of_output = contexts.autocast(query, key, value, of_output)
     _check_tensors(name, query, key, value, 3, 4 if paged else 3)
     query, scale = of_positive_scale(name, query, scale)
     if paged != (f.cu_seqlens_k is None):

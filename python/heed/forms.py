@@ -86,20 +86,25 @@ def takes_mask_beside_causal(query, key, value, attn_mask, dropout_p, scale, ena
             if is_traced:
                 tensors = [torch.empty(tensor.shape[-1:], dtype=tensor.dtype, device=tensor.device).expand(tensor.shape) for tensor in tensors]
             return torch._fused_sdp_choice(*tensors, dropout_p, True, scale=scale, enable_gqa=enable_gqa) > 0
-    except RuntimeError:
+    except (RuntimeError, IndexError):  # of a mask of one dimension: its own error is PyTorch's to raise
         return False
 
 
 class WithoutElements(torch.autograd.Function):
-    """O (batch, heads, len_q, dim_v) = `sizes` of queries that have no key, or that are none themselves: zeros, and gradients of zeros."""
+    """O of queries that have no key, or that are none themselves: zeros, and gradients of zeros. PyTorch broadcasts Q then
+    where the keys alone are none."""
 
     @staticmethod
-    def forward(ctx, sizes, query, key, value, attn_mask):
+    def forward(ctx, query, key, value, attn_mask):
         ctx.save_for_backward(query, key, value, attn_mask)
         ctx.set_materialize_grads(False)
-        return unfused.like_queries(query.new_zeros(sizes), query)
+        sizes = query.shape[:-2]
+        if query.numel() > 0 and value.numel() > 0:
+            sizes = torch.broadcast_shapes(sizes, key.shape[:-2], value.shape[:-2])
+        o = query.new_zeros(*sizes, query.shape[-2], value.shape[-1])
+        return unfused.like_queries(o, query) if query.dim() == 4 else o
 
     @staticmethod
     def backward(ctx, grad_o):
-        needed = zip(ctx.saved_tensors, ctx.needs_input_grad[1:])
-        return None, *(torch.zeros_like(tensor) if needs and grad_o is not None else None for tensor, needs in needed)
+        needed = zip(ctx.saved_tensors, ctx.needs_input_grad)
+        return tuple(torch.zeros_like(tensor) if needs and grad_o is not None else None for tensor, needs in needed)

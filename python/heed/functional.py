@@ -5,22 +5,25 @@ import math
 
 import torch
 
-from heed import c_api, checks, features, host_kv, libraries, operators, output, precision_entries, quantised, unfused
+from heed import c_api, checks, contexts, features, host_kv, libraries, operators, output, precision_entries, quantised, unfused
 from heed import precision as precisions
 from heed import routing as _routing  # noqa: F401: what stands at the operators' autograd keys
 from heed.features import Features
 
 precisions.modes()  # read here once, where no trace looks for a library
 _sdpa = torch.ops.heed.scaled_dot_product_attention.default
+_has_torch_function = torch.overrides.has_torch_function_variadic
 recording = None  # of heed.recording, while one is made
 
 
-def scaled_dot_product_attention(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False):
+def scaled_dot_product_attention(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, *, scale=None, enable_gqa=False):
     """torch.nn.functional.scaled_dot_product_attention, served by Heed where Heed has a program for the call and by PyTorch elsewhere.
 
     Arguments, results and errors are PyTorch's, but for what dropout drops of one seed: https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.scaled_dot_product_attention.html
     `heed.report()` says which calls were served, and why others were not.
     """
+    if not (isinstance(is_causal, bool) and isinstance(enable_gqa, bool)) or (_has_torch_function(query, key, value, attn_mask) and contexts.has_own_rules(query, key, value, attn_mask)):
+        return torch.nn.functional.scaled_dot_product_attention(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
     try:
         if recording is not None:
             return recording.sdpa(_sdpa, query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
@@ -30,7 +33,7 @@ def scaled_dot_product_attention(query, key, value, attn_mask=None, dropout_p=0.
         are_tensors = all(isinstance(tensor, torch.Tensor) for tensor in (query, key, value)) and isinstance(attn_mask, (torch.Tensor, type(None)))
         if are_tensors and "Expected a value of type" not in str(error):
             raise
-        return torch.nn.functional.scaled_dot_product_attention(query, key, value, attn_mask, dropout_p=dropout_p, is_causal=is_causal, scale=scale, enable_gqa=enable_gqa)
+        return torch.nn.functional.scaled_dot_product_attention(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
 
 
 def attention(
@@ -104,17 +107,13 @@ def attention(
         others |= {"dropout_p": dropout_p or None, "dropout_seed": dropout_seed or None, "dropout_offset": dropout_offset or None}
         others |= {"out_gate": out_gate, "out_norm_weight": out_norm_weight, "out_norm_eps": out_norm_eps, "precision": precision}
         others |= {"q_scale": q_scale, "k_scale": k_scale, "v_scale": v_scale, "scale_rows": scale_rows, "out_dtype": out_dtype}
+        contexts.refuse_tangents("heed.attention()", query, key, value, sinks)
         return host_kv.attention("heed.attention()", query, key, value, kv, causal, window, alignment, scale, softcap, sinks, return_lse, others)
     f = Features(softcap, bias, sinks, alibi_slopes, key_lengths, None, None, page_table, prefix_lengths=prefix_lengths,
                  dropout_p=dropout_p, dropout_seed=dropout_seed, dropout_offset=dropout_offset)  # fmt: skip
     query, key, value, masking, scales = checks.call(query, key, value, causal, window, alignment, scale, f, page_layout, max_len_k, block_mask, relative_bias, (out_gate, out_norm_weight, out_norm_eps),
                                                          ((q_scale, k_scale, v_scale), scale_rows, out_dtype))  # fmt: skip
-    number = _precision_number("heed.attention()", precision, query, key, value, f, scales)
-    if scales is not None:
-        return _scaled("heed.attention()", query, key, value, masking, f, scales, return_lse)
-    if recording is not None:
-        return recording.call(workload(query, key, value, masking, f), "", (query, key, value), lambda: _attention(query, key, value, masking, f, return_lse, number))
-    return _attention(query, key, value, masking, f, return_lse, number)
+    return _run("heed.attention()", query, key, value, masking, f, scales, precision, return_lse)
 
 
 def attention_varlen(
@@ -145,14 +144,18 @@ def attention_varlen(
         query, key, value, causal, window, alignment, scale, f, page_layout, block_mask, relative_bias, (out_gate, out_norm_weight, out_norm_eps),
         ((q_scale, k_scale, v_scale), scale_rows, out_dtype),
     )  # fmt: skip
-    number = _precision_number("heed.attention_varlen()", precision, query, key, value, f, scales)
-    if scales is not None:
-        result = _scaled("heed.attention_varlen()", query, key, value, masking, f, scales, return_lse)
-    elif recording is not None:
-        result = recording.call(workload(query, key, value, masking, f), "", (query, key, value), lambda: _attention(query, key, value, masking, f, return_lse, number))
-    else:
-        result = _attention(query, key, value, masking, f, return_lse, number)
+    result = _run("heed.attention_varlen()", query, key, value, masking, f, scales, precision, return_lse)
     return checks.with_all_rows(result, covered, return_lse)
+
+
+def _run(name, query, key, value, masking, f, scales, precision, return_lse):
+    contexts.refuse_tangents(name, query, key, value, f.bias, f.sinks, f.alibi_slopes, f.relative_bias, f.out_gate, f.out_norm_weight)
+    number = _precision_number(name, precision, query, key, value, f, scales)
+    if scales is not None:
+        return _scaled(name, query, key, value, masking, f, scales, return_lse)
+    if recording is not None:
+        return recording.call(workload(query, key, value, masking, f), "", (query, key, value), lambda: _attention(query, key, value, masking, f, return_lse, number))
+    return _attention(query, key, value, masking, f, return_lse, number)
 
 
 def _precision_number(name, precision, query, key, value, f, scales):

@@ -1,4 +1,4 @@
-"""The gradients of heed::forward_lse and heed::forward_features, rules of torch.vmap, and formulas of FLOP counters.
+"""The gradients of heed::forward_lse and heed::forward_features, and formulas of FLOP counters.
 
 A gradient is computed by PyTorch's own kernels, given Heed's O and log-sum-exp, where they compute this one right; else by
 heed.unfused. https://docs.pytorch.org/docs/stable/library.html#torch.library.register_autograd
@@ -278,43 +278,6 @@ def by_operators(arguments, needs, grads):
 
 
 torch.library.register_autograd("heed::forward_features", backward_features, setup_context=_setup_features, lib=library)
-
-# ------------------------------------------------------------------------------------------------ batching
-
-
-def _fold(size, tensor, dim):
-    """A tensor with one more dimension, `size` long, as (size * batch, heads, length, dim)."""
-    tensor = tensor.unsqueeze(0).expand(size, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
-    return tensor.flatten(0, 1)
-
-
-def _batched(operator, results):
-    def rule(info, in_dims, query, key, value, *rest):
-        folded = [_fold(info.batch_size, tensor, dim) for tensor, dim in zip((query, key, value), in_dims)]
-        output = operator(*folded, *rest)
-        if results == 1:
-            return output.unflatten(0, (info.batch_size, -1)), 0
-        return tuple(tensor.unflatten(0, (info.batch_size, -1)) for tensor in output), (0,) * results
-
-    return rule
-
-
-def _batched_sdpa(info, in_dims, query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, *, scale=None, enable_gqa=False):
-    size = info.batch_size
-    query, key, value = (_fold(size, tensor, dim) for tensor, dim in zip((query, key, value), in_dims))
-    if attn_mask is not None:
-        dim = in_dims[3]
-        rank = query.dim() - 1  # of the scores without the first dimension
-        mask = attn_mask.movedim(dim, 0) if dim is not None else attn_mask.unsqueeze(0)
-        mask = mask.reshape(mask.shape[0], *(1,) * (rank + 2 - mask.dim()), *mask.shape[1:])
-        attn_mask = mask.expand(size, query.shape[0] // size, *mask.shape[2:]).flatten(0, 1)
-    o = torch.ops.heed.scaled_dot_product_attention(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
-    return o.unflatten(0, (size, -1)), 0
-
-
-torch.library.register_vmap("heed::forward", _batched(torch.ops.heed.forward.default, 1), lib=library)
-torch.library.register_vmap("heed::forward_lse", _batched(torch.ops.heed.forward_lse.default, 2), lib=library)
-torch.library.register_vmap("heed::scaled_dot_product_attention", _batched_sdpa, lib=library)
 
 # ------------------------------------------------------------------------------------------------ FLOPs of torch.utils.flop_counter
 

@@ -72,7 +72,7 @@ def attention(
         return by_pytorch()
     projected = torch.nn.functional.linear(query, qkv_weight, qkv_bias)
     q, k, v = projected.unflatten(-1, (3, num_head, embed_dim // num_head)).permute(2, 0, 3, 1, 4)
-    reason = 0 if attend else routing.backend_selection() or _refusal(q, k, v, seen)
+    reason = 0 if attend else routing.unseen_selection() or _refusal(q, k, v, seen)
     if reason:
         operators.note_refusal(reason, q, k, v)
         return by_pytorch()

@@ -15,8 +15,9 @@
 | heed::append_kv | new keys and values written into a cache, in place; no gradient |
 | heed::unfused, heed::unfused_features | attention in PyTorch's operators, where libheed has no program for what forward was called with |
 
-Kernels for CPUs and GPUs are in libheed_torch.so (bindings/torch); shapes of traced tensors and autocast are here. Gradients and batching rules are
-registered by heed.gradients and heed.dropout_calls, what stands at the autograd keys by heed.routing, which imports these; heed.functional imports it.
+Kernels for CPUs and GPUs are in libheed_torch.so (bindings/torch); shapes of traced tensors and autocast are here. Gradients are registered by
+heed.gradients and heed.dropout_calls, rules of torch.vmap by heed.batching, what stands at the autograd keys by heed.routing, which imports these;
+heed.functional imports it.
 https://docs.pytorch.org/docs/stable/library.html
 """
 

@@ -68,10 +68,10 @@ def _install(name, strict, precision, model):
         raise ValueError(f"{name}: model is given without precision, whose layers are its modules")
     with _lock:
         if _installed == 0:
+            routing.usual_backends = routing.selected_backends()
             if routing.HAS_SYMBOLS:
                 check(operators.native.heed_torch_install(torch.cuda.is_available()))
             else:
-                routing.usual_backends = routing.selected_backends()
                 _aten = torch.library.Library("aten", "IMPL")
                 routing.register(_aten, torch.ops.aten.scaled_dot_product_attention.default, ("CPU", "CUDA", *routing.AUTOGRAD_KEYS))
             _multi_head = multi_head.install(torch.cuda.is_available())
@@ -100,7 +100,8 @@ def uninstall(*, strict=False, precision=None):
                 check(operators.native.heed_torch_remove())
             else:
                 _aten._destroy()
-                _aten = routing.usual_backends = None
+                _aten = None
+            routing.usual_backends = None
             _multi_head._destroy()
             _multi_head = None
         _mark_caches()

@@ -12,6 +12,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch._subclasses.functional_tensor import FunctionalTensor
 
+from heed import batching as _batching  # noqa: F401: rules of torch.vmap
 from heed import dropout_calls, forms, gradients, operators, unfused
 from heed import precision as precisions
 
@@ -82,8 +83,7 @@ def _is_bias(mask, query, sizes):
     )
 
 
-# Those that were enabled when Heed was put in the place of PyTorch's function, where the library cannot see them: HAS_SYMBOLS.
-usual_backends = None
+usual_backends = None  # those that were enabled when Heed was put in the place of PyTorch's function
 is_flash = False  # whether Heed is PyTorch's implementation of FlashAttention
 
 
@@ -99,10 +99,15 @@ def _unlifted(o, query):
 
 
 def backend_selection():
-    """Why a call goes to a kernel of PyTorch that somebody chose; "" where nobody did, or where the library sees it."""
+    """Why a call goes to a kernel of PyTorch that somebody chose; "" where nobody did."""
     if usual_backends is None or selected_backends() == usual_backends or (is_flash and torch.backends.cuda.flash_sdp_enabled()):
         return ""
     return "a selection of backends (torch.nn.attention.sdpa_kernel)"
+
+
+def unseen_selection():
+    """The same; "" where the library sees it, as heed::refusal says."""
+    return "" if HAS_SYMBOLS else backend_selection()
 
 
 def route(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, *, scale=None, enable_gqa=False):
@@ -113,7 +118,7 @@ def route(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, *, 
     needs_gradient = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
     if torch._C._functorch.peek_interpreter_stack() is not None or torch.autograd.forward_ad._current_level >= 0:
         return operators.hand_back(*inputs, *rest, "a transform of torch.func, or forward-mode differentiation")
-    if selection := backend_selection():
+    if selection := unseen_selection():
         return operators.hand_back(*inputs, *rest, selection)
     masking = unfused.CAUSAL_TOP_LEFT if is_causal else unfused.NONE, -1, -1, scale
     is_plain = all(_is_plain(type(tensor)) for tensor in tensors)
@@ -122,20 +127,23 @@ def route(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, *, 
             inputs = tuple(tensor.resolve_neg() for tensor in inputs)
             attn_mask = None if attn_mask is None else attn_mask.resolve_neg()
             rest = attn_mask, *rest[1:]
-        if not needs_gradient:
-            return _sdpa.redispatch(_DEVICES[query.device.type], *inputs, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
-        reason = _refusal(*inputs, *rest, needs_gradient)
+        # In strict mode the library calls this for what it would hand back: heed.NotServed would be a RuntimeError of its.
+        reason = _refusal(*inputs, *rest, needs_gradient) if needs_gradient or operators.refuse is not None else 0
         if reason:
             if reason in operators.MAY_HAVE_OTHER_FORM:
-                o = in_other_form(*inputs, *rest, needs_gradient=True)
+                o = in_other_form(*inputs, *rest, needs_gradient=needs_gradient)
                 if o is not None:
                     return o
                 reason = operators.phrase(reason)
             return operators.hand_back(*inputs, *rest, reason)
+        if not needs_gradient:
+            return _sdpa.redispatch(_DEVICES[query.device.type], *inputs, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
         of_four = lifted(*inputs, attn_mask, enable_gqa)
         return _unlifted((Attention.apply(*of_four, *masking) if attn_mask is None else BiasedAttention.apply(*of_four, attn_mask, *masking))[0], query)
     if not all(_is_plain(type(tensor)) or isinstance(tensor, _TRACED) for tensor in tensors):
         return operators.hand_back(*inputs, *rest, "a subclass of torch.Tensor")
+    if selection := backend_selection():  # no tensor of a trace comes to the library
+        return operators.hand_back(*inputs, *rest, selection)
     form = forms.plain(*inputs, attn_mask, scale, enable_gqa)
     of_four = form and lifted(form.query, form.key, form.value, form.attn_mask, enable_gqa)
     if not of_four or not is_served_in_trace(*of_four, form.attn_mask, dropout_p, is_causal, form.scale, enable_gqa, needs_gradient):
@@ -154,7 +162,7 @@ def in_other_form(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=Fa
     """O of a call of scaled_dot_product_attention that is refused as it is and has another form (heed.forms): by Heed, or by PyTorch where Heed has no kernel for
     that form either, and counted so. None, and not counted, where it has no other form."""
     call = query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa
-    if backend_selection() or not 0 <= dropout_p <= 1:
+    if unseen_selection() or not 0 <= dropout_p <= 1:
         return None
     if attn_mask is not None and is_causal and not forms.takes_mask_beside_causal(query, key, value, attn_mask, dropout_p, scale, enable_gqa):
         return None
@@ -168,7 +176,7 @@ def in_other_form(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=Fa
         if not _fits(q, k, v, mask, enable_gqa):
             return None
         operators.native.heed_torch_count(True, b"", b"tensors without elements")
-        return form.unfolded(forms.WithoutElements.apply((*q.shape[:3], v.shape[3]), q, k, v, mask))
+        return forms.WithoutElements.apply(query, key, value, attn_mask)
     has_both = mask is not None and is_causal
     if dropout_p > 0 and dropout_calls.is_left_to_torch(q.device):
         return operators.hand_back(*call, dropout_calls.ON_A_GPU)

@@ -15,6 +15,7 @@ import torch
 from heed import operators, override, program, recording
 
 STEPS = 7  # of the model, timed before and after
+LAST_LINES = 3  # of a command that failed, in the error
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,14 +78,17 @@ def evolve(calls, *, trials=45, book=None, device="auto", extra=(), quiet=False)
     device   auto, cpu or cuda
     extra    more arguments of the command line
 
-    Raises RuntimeError with its last line where it fails, and KeyboardInterrupt where it was interrupted: what had ended by then is kept.
+    Raises RuntimeError with its last lines where it fails, and KeyboardInterrupt where it was interrupted: what had ended by then is kept.
     """
     command = [program.path(), "evolve", "--workloads", str(calls), "--trials", str(trials), "--device", device, "--json", "--book", *([str(book)] if book else []), *extra]
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE if quiet else None, text=True)
     if done.returncode == 130:
         raise KeyboardInterrupt
     if done.returncode != 0:
-        raise RuntimeError(f"heed evolve ended with {done.returncode}: {(done.stderr or done.stdout or '').strip().splitlines()[-1:]}")
+        lines = (done.stderr or done.stdout or "").strip().splitlines()
+        # Wrong arguments are said in front of a hint at --help.
+        said = " ".join(lines[-LAST_LINES:]) or "it says above why"
+        raise RuntimeError(f"heed evolve ended with {done.returncode}: {said}")
     return json.loads(done.stdout)
 
 

@@ -45,6 +45,42 @@ class Compiled(unittest.TestCase):
                     arguments = q[:, :, :length], k[:, :, :length], v[:, :, :length]
                     torch.testing.assert_close(compiled(*arguments), function(*arguments))
 
+    def test_a_selection_of_backends_is_kept(self):
+        from torch.nn.attention import SDPBackend, sdpa_kernel
+
+        q, k, v = setting("cpu")
+
+        def attention(q):
+            return F.scaled_dot_product_attention(q, k, v) * 2
+
+        def selecting(q):
+            with sdpa_kernel(SDPBackend.MATH):
+                return attention(q)
+
+        def compiled(function, q):
+            return torch.compile(function, fullgraph=True, backend="aot_eager")(q)
+
+        def below(q):
+            with sdpa_kernel(SDPBackend.MATH):
+                return compiled(attention, q)
+
+        def without_math(q):
+            torch.backends.cuda.enable_math_sdp(False)
+            try:
+                return compiled(attention, q)
+            finally:
+                torch.backends.cuda.enable_math_sdp(True)
+
+        for name, call in {"inside": lambda q: compiled(selecting, q), "outside": below, "flags": without_math}.items():
+            for needs_gradient in (False, True):
+                with self.subTest(name, needs_gradient=needs_gradient), heed.sdpa():
+                    torch._dynamo.reset()
+                    heed.reset_report()
+                    torch.testing.assert_close(call(q.clone().requires_grad_(needs_gradient)), attention(q), atol=1e-5, rtol=1e-4)
+                    # The last one is the eager call that is compared with.
+                    self.assertEqual([row.calls for row in heed.report().rows if row.served], [1])
+                    self.assertEqual({row.reason for row in heed.report().rows if not row.served}, {"a selection of backends (torch.nn.attention.sdpa_kernel)"})
+
     def test_the_override(self):
         for mode in (torch.no_grad, torch.enable_grad, torch.inference_mode):
             with self.subTest(mode.__name__), mode(), heed.sdpa(strict=True):

@@ -199,5 +199,77 @@ class Sweep(unittest.TestCase):
             self.assertEqual({row.reason for row in heed.report().rows if not row.served}, set() if reason is None else {reason})
 
 
+class OwnFunction(unittest.TestCase):
+    """heed.scaled_dot_product_attention, whose arguments and errors are those of PyTorch's function."""
+
+    def test_classes_with_rules_of_their_own_are_asked(self):
+        class Own(torch.Tensor):
+            @classmethod
+            def __torch_function__(cls, function, types, args=(), kwargs=None):
+                return "own" if function is F.scaled_dot_product_attention else super().__torch_function__(function, types, args, kwargs or {})
+
+        q = numbers(2, 4, 6, 64)
+        self.assertEqual(heed.scaled_dot_product_attention(q.as_subclass(Own), q, q), "own")
+        self.assertEqual(heed.scaled_dot_product_attention(q, q, q, q.as_subclass(Own)), "own")
+
+    def test_masks_of_torch_bias(self):
+        from torch.nn.attention.bias import causal_lower_right, causal_upper_left
+
+        k, v = numbers(2, 4, 9, 64), numbers(2, 4, 9, 64, seed=2)
+        for len_q, mask in ((9, causal_upper_left(9, 9)), (5, causal_upper_left(5, 9)), (5, causal_lower_right(5, 9))):
+            q = numbers(2, 4, len_q, 64, seed=3)
+            torch.testing.assert_close(heed.scaled_dot_product_attention(q, k, v, mask), F.scaled_dot_product_attention(q, k, v, mask))
+
+    def test_jagged_tensors(self):
+        jagged = torch.nested.nested_tensor([numbers(5, 4, 32), numbers(9, 4, 32)], layout=torch.jagged).transpose(1, 2)
+        o, wanted = (f(jagged, jagged, jagged) for f in (heed.scaled_dot_product_attention, F.scaled_dot_product_attention))
+        torch.testing.assert_close(o.transpose(1, 2).values(), wanted.transpose(1, 2).values())
+
+    def test_other_classes_and_modes_are_served(self):
+        class Marked(torch.Tensor):
+            pass
+
+        q = numbers(2, 4, 6, 64)
+        heed.reset_report()
+        self.assertIs(type(heed.scaled_dot_product_attention(q.as_subclass(Marked), q, q)), Marked)
+        with torch.device("cpu"):  # a mode whose __torch_function__ sees every call
+            heed.scaled_dot_product_attention(q, q, q)
+            torch.compile(lambda q: heed.scaled_dot_product_attention(q, q, q), backend="aot_eager", fullgraph=True)(q)
+        self.assertEqual([(row.served, row.calls) for row in heed.report().rows], [(True, 3)])
+
+    def test_sizes_without_elements_are_those_of_the_queries(self):
+        for q, k, v in (((1, 4, 9, 8), (0, 4, 7, 8), (0, 4, 7, 8)), ((1, 4, 0, 8), (2, 4, 7, 8), (2, 4, 7, 3)), ((4, 9, 8), (1, 4, 0, 8), (1, 4, 0, 8)), ((1, 1, 9, 8), (1, 1, 7, 8), (1, 0, 7, 5)),
+                        ((4, 9, 8), (0, 4, 7, 8), (1, 4, 7, 8))):  # fmt: skip
+            tensors = [torch.zeros(sizes, requires_grad=True) for sizes in (q, k, v)]
+            with self.subTest(q=q, k=k, v=v), torch.no_grad():
+                self.assertEqual(heed.scaled_dot_product_attention(*tensors).shape, F.scaled_dot_product_attention(*tensors).shape)
+            o = heed.scaled_dot_product_attention(*tensors)
+            self.assertEqual([grad.shape for grad in torch.autograd.grad(o.sum(), tensors)], [tensor.shape for tensor in tensors])
+
+    def test_a_mask_of_one_dimension_beside_is_causal(self):
+        q, k, v = numbers(2, 4, 6, 64), numbers(2, 4, 9, 64, seed=2), numbers(2, 4, 9, 64, seed=3)
+        for mask in (torch.ones(9, dtype=torch.float64), torch.ones(9, dtype=torch.bool)):
+            for query in (q, q.clone().requires_grad_()):
+                errors = []
+                for function in (F.scaled_dot_product_attention, heed.scaled_dot_product_attention):
+                    with self.assertRaises((RuntimeError, IndexError)) as raised:
+                        function(query, k, v, mask, is_causal=True)
+                    errors.append((type(raised.exception), str(raised.exception).split("\n")[0]))
+                self.assertEqual(*errors)
+
+    def test_arguments_of_wrong_types(self):
+        q = numbers(1, 2, 6, 64)
+        for given, message in (
+            ({"is_causal": 1}, "argument 'is_causal'.* must be bool, not int"),
+            ({"is_causal": None}, "argument 'is_causal'.* must be bool, not NoneType"),
+            ({"enable_gqa": 1}, "argument 'enable_gqa' must be bool, not int"),
+            ({"dropout_p": "x"}, "argument 'dropout_p'.* must be float, not str"),
+        ):
+            with self.subTest(**given), self.assertRaisesRegex(TypeError, message):
+                heed.scaled_dot_product_attention(q, q, q, **given)
+        with self.assertRaisesRegex(TypeError, "takes from 3 to 6 positional arguments but 7 were given"):
+            heed.scaled_dot_product_attention(q, q, q, None, 0.0, False, 0.1)
+
+
 if __name__ == "__main__":
     unittest.main()

@@ -99,6 +99,8 @@ class Tuning(unittest.TestCase):
         calls.write_text('{"schema": 1, "what": "calls", "rows": [{"workload": "banana", "form": "", "calls": 1}]}')
         with self.assertRaisesRegex(RuntimeError, "ended with 2.*banana"):
             tuning.evolve(calls, trials=2, book=self.book, device="cpu", extra=self.extra, quiet=True)
+        with self.assertRaisesRegex(RuntimeError, 'ended with 2: .*--trials cannot be "x": a number is wanted'):
+            tuning.evolve(calls, trials="x", book=self.book, device="cpu", extra=self.extra, quiet=True)
 
 
 class Program(unittest.TestCase):
