@@ -5,7 +5,7 @@ import math
 
 import torch
 
-from heed import c_api, checks, contexts, features, host_kv, libraries, operators, output, precision_entries, quantised, unfused
+from heed import c_api, checks, contexts, features, host_kv, libraries, operators, precision_entries, quantised, unfused
 from heed import precision as precisions
 from heed import routing as _routing  # noqa: F401: what stands at the operators' autograd keys
 from heed.features import Features
