@@ -75,7 +75,7 @@ std::vector<CoveringProgram> precision_programs(const DeviceFacts& device, const
       all.push_back({variant, w, 0});
   };
   // Of the family for few queries, the only one that reads such a cache. With lengths and pages, which serve every
-  // cache; fwd_sm90_decode runs nothing with features to spare (selection.cpp) and has one for neither, too.
+  // cache; fwd_sm90_decode has one for neither, too.
   const auto add_of_gpu_cache = [&](const Workload& w) {
     const auto serves = [&](const Family* f) { return !f->refuses(w, device) && !f->made_for(w, device).empty(); };
     const auto family = std::find_if(families().begin(), families().end(), serves);

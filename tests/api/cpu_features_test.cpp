@@ -1,5 +1,7 @@
 // Features on a CPU, through the C interface alone: results against the oracle, addresses that are wrong, and which
 // program runs.
+#include <array>
+
 #include "cpu_programs.hpp"
 #include "feature_case.hpp"
 #include "testing.hpp"
@@ -251,6 +253,37 @@ TEST_F(CpuFeatures, ASinkThatIsNotANumberChangesAllOfItsHead) {
     }
     heed_plan_destroy(plan);
   }
+}
+
+// A head dim without a program runs on copies, which lie in the workspace.
+TEST_F(CpuFeatures, AWorkspaceLiesApartFromTensors) {
+  heed_problem p = cpu_problem("b1h2l6k6d12:fp32:causal_top_left");
+  heed_plan* plan = plan_of(p);
+  heed_plan_info info;
+  heed_plan_info_init(&info);
+  ASSERT_EQ(heed_plan_get_info(plan, &info), HEED_OK);
+  ASSERT_GT(info.workspace_bytes, 0U);
+  alignas(256) static std::array<float, 1 << 16> room;
+  const auto at = [&](std::size_t bytes) { return reinterpret_cast<char*>(room.data()) + bytes; };
+  const std::size_t behind = (info.workspace_bytes + 255) / 256 * 256;
+  ASSERT_LT(behind + 4096, sizeof room);
+  for (int overlapping = -1; overlapping < 4; ++overlapping) {
+    const auto place = [&](int tensor) {
+      return at(tensor == overlapping ? 0 : behind + 1024 * static_cast<std::size_t>(tensor));
+    };
+    heed_tensors t;
+    heed_tensors_init(&t);
+    t.q = place(0);
+    t.k = place(1);
+    t.v = place(2);
+    t.o = place(3);
+    if (overlapping < 0)
+      EXPECT_EQ(heed_plan_run(plan, &t, room.data(), nullptr), HEED_OK) << heed_last_error();
+    else
+      expect_status(heed_plan_run(plan, &t, room.data(), nullptr), HEED_INVALID_ARGUMENT,
+                    std::string("the workspace overlaps ") + "QKVO"[overlapping]);
+  }
+  heed_plan_destroy(plan);
 }
 
 TEST_F(CpuFeatures, RaggedRowsWithoutKeysAreZeros) {

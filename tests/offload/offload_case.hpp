@@ -26,10 +26,11 @@
 
 namespace heed::testing_support {
 
-/// A file with programs of fwd_cpu that have all features, of head dim 16.
+/// A file with programs of fwd_cpu that have all features.
 /// @param kinds element types and what is quantised, {"fp16", ":quantised=kv/e4m3/head"}; each for each mask
 inline std::string build_pool_programs(const std::vector<std::pair<const char*, const char*>>& kinds,
-                                       const std::string& path, const char* config = "fwd_cpu:unit=vector") {
+                                       const std::string& path, const char* config = "fwd_cpu:unit=vector",
+                                       int dim = 16) {
   const DeviceFacts device = cpu_facts();
   jit::BuilderOptions options;
   options.cache_folder = shared_cache();
@@ -40,7 +41,7 @@ inline std::string build_pool_programs(const std::vector<std::pair<const char*, 
   for (const auto& [dtype, quantised] : kinds)
     for (const char* mask : {"", ":causal_top_left", ":window=9/3"}) {
       const Workload w =
-          with_features(parse_workload(fmt::format("b1h2l33k50d16:{}{}{}", dtype, mask, quantised)), kAllFeatures);
+          with_features(parse_workload(fmt::format("b1h2l33k50d{}:{}{}{}", dim, dtype, mask, quantised)), kAllFeatures);
       const Variant variant = parse_variant(config, w, device);
       dispatch::ProgramRecord record;
       record.arch = device.arch;

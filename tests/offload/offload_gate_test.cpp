@@ -21,9 +21,12 @@ TEST(OffloadGate, RandomPageSplits) {
 // A head dim without programs runs on padded copies, which lie in the workspace where keys that are split over threads
 // have their counters.
 TEST(OffloadGate, PaddedCopiesBetweenSplitKeys) {
-  for (const auto& [dim, dim_v] : {std::pair{12, 12}, {16, 12}, {12, 16}})
+  const testing_support::TemporaryFolder folder;
+  const std::string programs =
+      testing_support::build_pool_programs({{"fp32", ""}}, folder.file("heed.programs"), "fwd_cpu:unit=vector", 32);
+  for (const auto& [dim, dim_v] : {std::pair{12, 12}, {32, 12}, {12, 32}})
     for (const std::int64_t device_pages : {0, 40}) {
-      heed_offload_config c = pool_config(320, device_pages);
+      heed_offload_config c = pool_config(320, device_pages, HEED_FP32, programs);
       c.heads = c.heads_kv = 1;
       c.dim = dim;
       c.dim_v = dim_v;
