@@ -136,9 +136,13 @@ TEST(Sm90PersistentFeatures, DefaultsFitTheRegisters) {
   EXPECT_THAT(default_of("b4h16l512d64:causal_top_left:softcap=30"), HasSubstr("softmax_overlap=none"));
   EXPECT_THAT(default_of("b4h16l4096d128:softcap=30"), HasSubstr("block_n=96"));
   EXPECT_THAT(default_of("b4h16l4096d128:bias=fp16"), HasSubstr("block_n=64"));
-  // Q tiles behind the end of an entry are passed over without an atomic each.
-  EXPECT_THAT(default_of("b4h16l2048d64:causal_bottom_right:ragged"),
+  // Of long entries at head dim 128 Q tiles behind the end of one are passed over without an atomic each.
+  EXPECT_THAT(default_of("b4h16l2048d128:causal_bottom_right:ragged"),
               AllOf(HasSubstr("scheduler=static_persistent,grid=full"), HasSubstr("tile_order=lpt_l2")));
+  EXPECT_THAT(default_of("b4h16l2048d64:causal_bottom_right:ragged"),
+              AllOf(HasSubstr("scheduler=dynamic_persistent,grid=full"), HasSubstr("tile_order=lpt_l2")));
+  EXPECT_THAT(default_of("b64h16l512d128:ragged"),
+              AllOf(HasSubstr("scheduler=dynamic_persistent,grid=full"), HasSubstr("tile_order=row_major")));
   EXPECT_THAT(default_of("b4h16l2048d64:causal_bottom_right:key_lengths"), HasSubstr("scheduler=dynamic_persistent"));
   // A Q tile has one list, of as many rows.
   EXPECT_THAT(default_of("b4h16l4096d128:blocks=64/window1"),
