@@ -23,7 +23,7 @@ def scaled_dot_product_attention(query, key, value, attn_mask=None, dropout_p=0.
     `heed.report()` says which calls were served, and why others were not.
     """
     if not (isinstance(is_causal, bool) and isinstance(enable_gqa, bool)) or (_has_torch_function(query, key, value, attn_mask) and contexts.has_own_rules(query, key, value, attn_mask)):
-        return torch.nn.functional.scaled_dot_product_attention(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
+        return torch.nn.functional.scaled_dot_product_attention(query, key, value, attn_mask, dropout_p=dropout_p, is_causal=is_causal, scale=scale, enable_gqa=enable_gqa)
     try:
         if recording is not None:
             return recording.sdpa(_sdpa, query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
@@ -33,7 +33,7 @@ def scaled_dot_product_attention(query, key, value, attn_mask=None, dropout_p=0.
         are_tensors = all(isinstance(tensor, torch.Tensor) for tensor in (query, key, value)) and isinstance(attn_mask, (torch.Tensor, type(None)))
         if are_tensors and "Expected a value of type" not in str(error):
             raise
-        return torch.nn.functional.scaled_dot_product_attention(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
+        return torch.nn.functional.scaled_dot_product_attention(query, key, value, attn_mask, dropout_p=dropout_p, is_causal=is_causal, scale=scale, enable_gqa=enable_gqa)
 
 
 def attention(
