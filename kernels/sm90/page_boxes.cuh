@@ -48,8 +48,9 @@ __device__ __forceinline__ void for_boxes_in_pages(const ScoreFeatureParams& p, 
   const int page = page_of(key, p.page_size);
   const int* number = p.page_table + entry * p.page_table_batch + page;
   // Boxes that are pages, all of which the table has: as few instructions as can be, two boxes a turn, as a load waits
-  // for its own.
-  if (rows == p.page_size && key + kKeys <= p.len_k) {
+  // for its own. A tile of 224 keys has seven boxes of 32.
+  const bool has_pairs = (kKeys & (kKeys - 1)) == 0 || (kKeys & (2 * rows - 1)) == 0;
+  if (has_pairs && rows == p.page_size && key + kKeys <= p.len_k) {
 #pragma unroll 1
     for (int at = 0; at < kKeys; at += 2 * rows) {
       const int first = number[0];

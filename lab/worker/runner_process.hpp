@@ -88,11 +88,6 @@ constexpr std::size_t kMxcsrAt = 24;
 
 /// Everything a runner needs to know, in shared memory.
 struct Plan {
-  InitialRegisters initial_registers;
-  std::uint64_t
-      register_components;  ///< of XCR0, those that are cleared behind each launch; 0: the processor has no XSAVE
-  std::uint64_t has_segment_bases;  ///< not zero: programs may write the bases of FS and GS
-  std::size_t stack_bytes;          ///< of a thread
   Command* command;
   Status* status;
   Progress* progress;
@@ -107,6 +102,11 @@ struct Plan {
   const Range* unmapped;
   std::size_t unmapped_count;
   const void* filter;  ///< a sock_fprog
+  InitialRegisters initial_registers;
+  std::uint64_t
+      register_components;  ///< of XCR0, those that are cleared behind each launch; 0: the processor has no XSAVE
+  std::uint64_t has_segment_bases;  ///< not zero: programs may write the bases of FS and GS
+  std::size_t stack_bytes;          ///< of a thread
 };
 
 /// Turns the calling process, a fresh fork, into a runner. Does not return.

@@ -208,7 +208,7 @@ class Refusals(unittest.TestCase):
         self.refused(ValueError, "the scale is nan", scale=math.nan)
         self.refused(TypeError, "the scale is 'half'; it must be a number", scale="half")
         self.refused(ValueError, "window is", window=(-2, 0))
-        self.refused(ValueError, "must be whole and 0 or more", window=(1.5, 0))
+        self.refused(ValueError, "must be whole, 0 or more", window=(1.5, 0))
         for window in (8, 0, True, "8", [3], (1, 2, 3)):
             self.refused(TypeError, r"it must be \(left, right\)", window=window)
         self.refused(TypeError, "causal is 'bottom_right'; it must be True or False, and alignment says", causal="bottom_right")

@@ -120,7 +120,7 @@ TEST(Runner, NothingSurvivesAnOperation) {
   const auto arena = std::make_shared<Arena>(1 << 16);
   Worker worker(DeviceKind::cpu, arena);
   worker.load(0,
-              build_entry("auto* below = static_cast<char*>(__builtin_frame_address(0)) - 100000;\n"
+              build_entry("auto* below = static_cast<char*>(__builtin_frame_address(0)) - 50000;\n"
                           "auto* behind = reinterpret_cast<char*>(reinterpret_cast<unsigned long>(scratch) | 4095);\n"
                           "auto* out = static_cast<unsigned char*>(params->o);\n"
                           "if (block != 0) return;\n"
