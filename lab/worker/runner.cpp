@@ -6,15 +6,10 @@
 #include <linux/perf_event.h>
 #include <sched.h>
 #include <signal.h>
-#include <sys/auxv.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-#if defined(__x86_64__)
-#include <cpuid.h>
-#endif
 
 #include <algorithm>
 #include <array>
@@ -86,26 +81,6 @@ std::uintptr_t rseq_area() {
   const auto* const offset = static_cast<const std::ptrdiff_t*>(::dlsym(RTLD_DEFAULT, "__rseq_offset"));
   if (size == nullptr || offset == nullptr || *size == 0) return 0;
   return reinterpret_cast<std::uintptr_t>(__builtin_thread_pointer()) + static_cast<std::uintptr_t>(*offset);
-}
-
-// What a runner clears behind each launch.
-void describe_registers([[maybe_unused]] inside::Plan& plan) {
-#if defined(__x86_64__)
-  constexpr unsigned kOsxsave = 1U << 27;            // of CPUID 1, ECX
-  constexpr std::uint64_t kProtectionKeys = 1 << 9;  // of XCR0: rights to memory, not a candidate's to keep
-  constexpr unsigned long kFsgsbase = 1UL << 1;      // of AT_HWCAP2
-  unsigned a = 0;
-  unsigned b = 0;
-  unsigned c = 0;
-  unsigned d = 0;
-  if (__get_cpuid(1, &a, &b, &c, &d) != 0 && (c & kOsxsave) != 0) {
-    asm volatile("xgetbv" : "=a"(a), "=d"(d) : "c"(0));
-    plan.register_components = ((static_cast<std::uint64_t>(d) << 32) | a) & ~kProtectionKeys;
-  }
-  const std::uint32_t control = __builtin_ia32_stmxcsr();
-  std::memcpy(plan.initial_registers.bytes + inside::kMxcsrAt, &control, sizeof control);
-  plan.has_segment_bases = (::getauxval(AT_HWCAP2) & kFsgsbase) != 0 ? 1 : 0;
-#endif
 }
 
 std::string_view name_of(inside::Step step) {
@@ -231,7 +206,7 @@ void Runner::lay_out(const RunnerTask& task) {
   plan.entry = reinterpret_cast<CpuEntry>(task.entry);
   plan.parent = ::getpid();
   plan.stack_bytes = kStackBytes;
-  describe_registers(plan);
+  inside::describe_registers(plan);
   plan.rseq = rseq_area();
   std::memcpy(region_ + program_at, candidate_filter().data(), candidate_filter().size_bytes());
   plan.filter = new (region_ + filter_at) sock_fprog{static_cast<unsigned short>(candidate_filter().size()),

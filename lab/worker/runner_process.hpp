@@ -103,14 +103,16 @@ struct Plan {
   std::size_t unmapped_count;
   const void* filter;  ///< a sock_fprog
   InitialRegisters initial_registers;
-  std::uint64_t
-      register_components;  ///< of XCR0, those that are cleared behind each launch; 0: the processor has no XSAVE
-  std::uint64_t has_segment_bases;  ///< not zero: programs may write the bases of FS and GS
-  std::size_t stack_bytes;          ///< of a thread
+  std::uint64_t register_components;  ///< of XCR0, cleared behind each launch; 0: the processor has no XSAVE
+  std::uint64_t has_segment_bases;    ///< not zero: programs may write the bases of FS and GS
+  std::size_t stack_bytes;            ///< of a thread
 };
 
 /// Turns the calling process, a fresh fork, into a runner. Does not return.
 [[noreturn]] void become_runner(const Plan* plan);
+
+/// Says in the plan which registers of this processor are cleared behind each launch. For the worker.
+void describe_registers(Plan& plan);
 
 /// The pages that hold these functions.
 Range code_of_the_runner();

@@ -151,12 +151,6 @@ TensorLayout layout_of(const Described& tensor) {
     return {{sizes.heads * sizes.rows * sizes.dim, sizes.rows * sizes.dim, sizes.dim}, 1};
   }
   expect_strides(tensor.name, given, sizes);
-  for (const Stride& one : strides_of(given, sizes))
-    if (tensor.is_written && one.count > 1 && one.value == 0)
-      throw Error(ErrorCode::usage,
-                  fmt::format("the {} stride of {} is 0, so that {} entries would be written to one place", one.name,
-                              tensor.name, one.count),
-                  "0");
   if (tensor.is_written) expect_apart(tensor.name, given, sizes);
   return {{given.batch, given.head, given.row}, sizes.dim > 1 ? given.dim : 1};
 }

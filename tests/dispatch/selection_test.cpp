@@ -9,6 +9,7 @@ namespace heed::dispatch {
 namespace {
 
 using testing_support::book_entry;
+using testing_support::expect_error;
 
 const std::string kSelectedFor = "b4h8l512d64:fp16";
 const std::string kNear = "b5h8l512d64:fp16";  // 1.25 times the tiles
