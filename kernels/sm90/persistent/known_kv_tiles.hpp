@@ -72,4 +72,12 @@ HEED_HOST_DEVICE constexpr KnownKvTiles known_kv_tiles(const Config& c, const Pr
   return of_pairs;
 }
 
+/// Whether there may be Q tiles no row of which sees a key: a mask aligned to the end, with more queries than keys.
+/// They write zeros, whatever their queries are. Not of pairs of consumer warpgroups, whose queries are waited for
+/// together, nor of pieces, which are announced with queries.
+HEED_HOST_DEVICE constexpr bool some_q_tiles_see_nothing(const Config& c, const Problem& problem) {
+  return has_right_bound(problem.mask) && c.share_causal_tail == ShareCausalTail::off && !streams(c) &&
+         known_kv_tiles(c, problem).some_are_none;
+}
+
 }  // namespace heed::sm90_persistent

@@ -10,6 +10,7 @@
 #include "kernels/sm90/page_boxes.cuh"
 #include "kernels/sm90/persistent/barriers.cuh"
 #include "kernels/sm90/persistent/entries.cuh"
+#include "kernels/sm90/persistent/known_kv_tiles.hpp"
 #include "kernels/sm90/persistent/producer_schedule.cuh"
 #include "kernels/sm90/persistent/stream_k.cuh"
 #include "kernels/sm90/tma.cuh"
@@ -90,7 +91,7 @@ struct TmaProducer {
       if (tiles.first < tiles.end) {
         ptx::mbarrier_arrive_expect_tx(smem.kv_full(g, 0), kPlan.operand);
         int last = tiles.end - 1;
-        if constexpr (kBlocks) last = key_of_tile(last);
+        if constexpr (kBlocks) last = first_key_of_tile<kConfig, kProblem>(params, entry.listed.blocks, last);
         load_operand<kKeysFirst>(maps.k, smem.keys(g, 0), smem.kv_full(g, 0), last, kv_head, tile.batch, stays,
                                  origin(tile), place_of_tile(last, origin(tile), tile.batch));
       }
@@ -118,7 +119,7 @@ struct TmaProducer {
     }
   }
 
-  /// @param tile its number, or with lists of blocks its first key (key_of_tile)
+  /// @param tile its number, or with lists of blocks its first key (first_key_of_tile)
   /// @param place place_of_tile
   template <bool kEvictFirst>
   __device__ __forceinline__ void load_operand(const TensorMap& map, unsigned to, unsigned barrier, int tile,
@@ -223,8 +224,7 @@ struct TmaProducer {
         query.advance();
       }
       ptx::st_shared_v4(smem.q_tile(query.stage), -1, 0, 0, 0);
-#pragma unroll
-      for (int g = 0; g < kConfig.m_warpgroups; ++g) ptx::mbarrier_arrive(smem.q_full(query.stage, g));
+      announce_no_queries(query.stage);
     }
     if (kConfig.pdl_trigger != PdlTrigger::none) ptx::griddepcontrol_launch_dependents();
   }
@@ -267,11 +267,6 @@ struct TmaProducer {
       if (params.page_table != nullptr && lies_in_a_page())
         return sm90::place_in_pages(params, first_key_of(tile, first_key), batch);
     return {};
-  }
-
-  /// The first key of KV tile n of a list.
-  __device__ __forceinline__ int key_of_tile(int n) const {
-    return first_key_of_tile<kConfig, kProblem>(params, entry.listed.blocks, n);
   }
 
   /// A division takes over 100 clocks.
@@ -332,6 +327,10 @@ struct TmaProducer {
       ptx::st_shared_v4(smem.q_tile(q_stage) + 16, piece.tiles.first, piece.tiles.end, piece.pieces, piece.first_cta);
   }
 
+  __device__ __forceinline__ void announce_no_queries(int q_stage) const {
+    for (int g = 0; g < kConfig.m_warpgroups; ++g) ptx::mbarrier_arrive(smem.q_full(q_stage, g));
+  }
+
   /// Queries and the first keys, unless start() has asked for them, then all else iteration by iteration, the last keys
   /// first. `choose_next` decides which Q tile comes after this one, in front of the last kDrawnAhead iterations.
   template <typename ChooseNext>
@@ -342,7 +341,10 @@ struct TmaProducer {
     const Keys seen = keys_seen(tile);
     const bool stays = is_resident_head(tile, kv_head);
     const int chosen_at = Schedule::iteration_of_draw(tiles_of(seen, 0));
-    if (!started) load_q(tile, q_stage, 0, kConfig.m_warpgroups, stays && kResidentFirstTiles == 0);
+    if (!started && some_q_tiles_see_nothing(kConfig, kProblem) && seen.end <= 0)
+      announce_no_queries(q_stage);
+    else if (!started)
+      load_q(tile, q_stage, 0, kConfig.m_warpgroups, stays && kResidentFirstTiles == 0);
     // With lists of blocks the first keys of the tiles before, the last of which is the next with values.
     int before[kKvGroups][v_lag(kConfig)];
     // Likewise their places in pages.
@@ -363,7 +365,8 @@ struct TmaProducer {
         const bool has_values = n + v_lag(kConfig) < tiles.end;
         // The number of a listed block is asked for before the wait for a free stage.
         int key = n;
-        if constexpr (kBlocks) key = has_keys ? key_of_tile(n) : 0;
+        if constexpr (kBlocks)
+          key = has_keys ? first_key_of_tile<kConfig, kProblem>(params, entry.listed.blocks, n) : 0;
         Place place{};
         if (kPages && has_keys) place = place_of_tile(key, origin(tile), tile.batch);
         if (!started || kv_stage > 0) {
