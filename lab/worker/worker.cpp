@@ -14,6 +14,7 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <thread>
 
 #include "base/files.hpp"
 #include "base/limits.hpp"
@@ -28,6 +29,7 @@ namespace heed::worker {
 namespace {
 
 constexpr double kStartLimit_s = 60;  // creating a CUDA context on a cold driver takes seconds
+constexpr int kStarts = 3;            // a machine may be short of memory for a moment
 constexpr double kLoadLimit_s = 30;
 constexpr double kFrameLimit_s = 60;  // from the first byte of an answer to its last
 constexpr double kArenaShare = 0.6;   // of the memory that is available: inputs and references lie outside the arena
@@ -58,12 +60,29 @@ Arena::~Arena() {
 }
 
 Worker::Worker(DeviceKind device, std::shared_ptr<Arena> arena) : device_(device), arena_(std::move(arena)) {
+  for (int start = 1;; ++start) try {
+      spawn();
+      call({{"op", "hello"}}, kStartLimit_s);
+      return;
+    } catch (const WorkerFailure& failure) {
+      if (failure.kind() == WorkerFailure::Kind::killed) throw;
+      // No candidate is loaded yet: a verdict on one would be wrong.
+      if (start == kStarts)
+        throw Error(ErrorCode::worker,
+                    fmt::format("a worker does not start on this machine, {} times in a row: {}. Memory, open files "
+                                "(ulimit -n) or processes (ulimit -u) may be short; heed doctor tries each",
+                                kStarts, failure.what()));
+      std::this_thread::sleep_for(std::chrono::seconds(1));
+    }
+}
+
+void Worker::spawn() {
   int sockets[2];
   if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, sockets) != 0)
     throw Error(ErrorCode::worker, fmt::format("cannot create a socket: {}", last_system_error()));
   log_ = ::memfd_create("heed-worker-log", MFD_CLOEXEC);
   const std::string executable = self_executable();
-  const std::string device_name(to_string(device));
+  const std::string device_name(to_string(device_));
   const char* const argv[] = {executable.c_str(), "worker", device_name.c_str(), nullptr};
   const Placement& where = placement();
   const std::vector<std::string> environment = environment_of(where);
@@ -87,6 +106,11 @@ Worker::Worker(DeviceKind device, std::shared_ptr<Arena> arena) : device_(device
     const int memory = ::fcntl(arena_->descriptor(), F_DUPFD, 64);
     ::dup2(log_, STDOUT_FILENO);
     ::dup2(log_, STDERR_FILENO);
+    if (socket < 0 || memory < 0) {
+      static constexpr char kText[] = "the limit of open files is below 66";
+      if (::write(STDERR_FILENO, kText, sizeof(kText) - 1) < 0) ::_exit(126);
+      ::_exit(127);
+    }
     ::dup2(socket, kSocket);
     ::dup2(memory, kArena);
     ::close(socket);
@@ -98,7 +122,6 @@ Worker::Worker(DeviceKind device, std::shared_ptr<Arena> arena) : device_(device
   }
   ::close(sockets[1]);
   socket_ = sockets[0];
-  call({{"op", "hello"}}, kStartLimit_s);
 }
 
 Worker::~Worker() {

@@ -64,6 +64,7 @@ struct BusyTime {
 /// One worker process. Every call throws WorkerFailure when the worker fails it, and Error(interrupted) on Ctrl-C.
 class Worker {
  public:
+  /// @throws Error(worker) where no worker starts: the machine's doing, and no verdict on a candidate
   Worker(DeviceKind device, std::shared_ptr<Arena> arena);
   ~Worker();
   Worker(const Worker&) = delete;
@@ -121,6 +122,7 @@ class Worker {
                        const std::string& library, const std::vector<MetricChoice>& choices, double limit_s);
 
  private:
+  void spawn();
   nlohmann::json call(nlohmann::json request, double limit_s);
   Received wait_for_answer(double limit_s);
   void note_busy(const nlohmann::json& answer, double wall_us);

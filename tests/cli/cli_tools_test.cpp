@@ -1,16 +1,12 @@
-// The commands beside a search: emit, build, verify, profile, doctor, run.
+// The commands beside a search: emit, build, verify, profile, doctor.
 #include <cstddef>
 #include <nlohmann/json.hpp>
 #include <set>
-#include <sstream>
 
 #include "base/random.hpp"
 #include "cli/command_line.hpp"
 #include "kernels/contract.hpp"
 #include "store/store.hpp"
-#include "tensors/npy.hpp"
-#include "tensors/safetensors.hpp"
-#include "workload/half.hpp"
 
 namespace heed {
 namespace {
@@ -241,87 +237,21 @@ TEST_F(Cli, DoctorFailsWhereARunWould) {
   EXPECT_EQ(failed(db() + " --cache /proc/heed", ""), (std::set<std::string>{"CPU kernel", "cache"}));
 }
 
+// No candidate is loaded before a worker answers: no verdict on one.
+TEST_F(Cli, AWorkerThatDoesNotStartIsTheMachinesError) {
+  const TemporaryFolder folder;
+  const ProcessResult result =
+      run_process({"sh", "-c",
+                   "ulimit -n 40; " + std::string(testing_support::kHeedBinary) +
+                       " verify fwd_cpu --shape b1h1l32d16:fp32 --device cpu " + cache() + " 2>&1"},
+                  {}, kLimit_s);
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_THAT(result.output, ::testing::HasSubstr("a worker does not start on this machine"));
+  EXPECT_THAT(result.output, ::testing::Not(::testing::HasSubstr("crashed")));
+}
+
 // A kernel on one's own tensors: against NumPy's layout of the output, and the reference of Heed.
-TEST_F(Cli, RunWritesTheOutputOfOnesOwnTensors) {
-  const Workload w = parse_workload("b2h4hkv2l33k40d16:fp32");
-  const auto tensor = [](std::vector<std::int64_t> shape, float phase) {
-    HostTensor t{.dtype = Dtype::fp32, .shape = std::move(shape), .bytes = {}};
-    std::int64_t count = 1;
-    for (const std::int64_t extent : t.shape) count *= extent;
-    for (std::int64_t i = 0; i < count; ++i) {
-      const float value = std::sin(phase + 1.7F * static_cast<float>(i));
-      t.bytes.append(reinterpret_cast<const char*>(&value), sizeof value);
-    }
-    return t;
-  };
-  const HostTensor q = tensor({2, 33, 4, 16}, 0.1F);
-  const HostTensor k = tensor({2, 40, 2, 16}, 0.2F);
-  const HostTensor v = tensor({2, 40, 2, 16}, 0.3F);
-  const std::string in = folder_.file("in.safetensors");
-  const std::string out = folder_.file("out.safetensors");
-  write_safetensors(in, {{"q", q}, {"k", k}, {"v", v}});
-  const std::string options = " --layout blhd --causal bottom-right --scale 0.3 --device cpu --measure-limit 0.2 ";
-  const Printed run = heed_command("run --qkv " + in + " -o " + out + options + "--json " + cache());
-  ASSERT_EQ(run.code, 0) << run.err;
-  const nlohmann::json printed = nlohmann::json::parse(run.out);
-  EXPECT_EQ(printed["workload"], "b2h4hkv2l33k40d16:fp32:causal_bottom_right:blhd:scale=0.3");
-  EXPECT_GT(printed["us"].get<double>(), 0);
-  EXPECT_LT(printed["error"]["max_abs"].get<double>(), 1e-4);
-  EXPECT_EQ(printed["rows_checked"], 2 * 4 * 33);
-
-  Workload causal = w;
-  causal.mask = Mask::causal_bottom_right;
-  causal.scale = 0.3;
-  causal.layout = Layout::blhd;
-  const HostTensors tensors = {
-      q.bytes.data(),           k.bytes.data(), v.bytes.data(), {33 * 4 * 16, 16, 4 * 16}, {40 * 2 * 16, 16, 2 * 16},
-      {40 * 2 * 16, 16, 2 * 16}};
-  const std::vector<RowIndex> rows = all_rows(causal);
-  const ReferenceRows expected = reference_attention(causal, tensors, rows);
-  const SafetensorsFile file(out);
-  EXPECT_EQ(file.describe("o").shape, (std::vector<std::int64_t>{2, 33, 4, 16}));
-  EXPECT_EQ(file.describe("lse").shape, (std::vector<std::int64_t>{2, 4, 33}));
-  const std::string o = file.bytes_of("o");
-  const std::string lse = file.bytes_of("lse");
-  for (std::size_t i = 0; i < rows.size(); ++i) {
-    const RowIndex& r = rows[i];
-    const auto place = static_cast<std::size_t>(((r.batch * 33 + r.row) * 4 + r.head) * 16);
-    for (std::size_t d = 0; d < 16; ++d)
-      ASSERT_NEAR(load_element(Dtype::fp32, o.data(), place + d), expected.out[i * 16 + d], 1e-4);
-    ASSERT_NEAR(load_element(Dtype::fp32, lse.data(), static_cast<std::size_t>((r.batch * 4 + r.head) * 33 + r.row)),
-                expected.lse[i], 1e-4);
-  }
-
-  for (const auto& [name, t] : {std::pair{"q.npy", q}, {"k.npy", k}, {"v.npy", v}}) write_npy(folder_.file(name), t);
-  const std::string npy = "run fwd_cpu --q " + folder_.file("q.npy") + " --k " + folder_.file("k.npy") + " --v " +
-                          folder_.file("v.npy") + " -o " + folder_.file("o.npy") + options + cache();
-  const Printed plain = heed_command(npy + " --no-check");
-  EXPECT_EQ(plain.code, 0) << plain.err;
-  EXPECT_THAT(plain.out, ::testing::HasSubstr("not checked"));
-  EXPECT_EQ(NpyFile(folder_.file("o.npy"), "o").bytes(), o);
-}
-
-TEST_F(Cli, RunRefusesBeforeItWorks) {
-  const auto tensor = [](Dtype dtype) {
-    return HostTensor{.dtype = dtype, .shape = {1, 1, 4, 8}, .bytes = std::string(32 * size_of(dtype), '\0')};
-  };
-  const std::string in = folder_.file("in.safetensors");
-  for (const Dtype dtype : {Dtype::fp32, Dtype::bf16}) {
-    write_safetensors(in, {{"q", tensor(dtype)}, {"k", tensor(dtype)}, {"v", tensor(dtype)}});
-    expect_refusal("run --qkv " + in + " -o " + in + " --device cpu " + cache(), 2, "is the file of the tensors");
-    expect_refusal("run --qkv " + in + " -o " + folder_.path().string() + "/./in.safetensors --device cpu " + cache(),
-                   2, "is the file of the tensors");
-    expect_refusal("run --qkv " + in + " -o out.bin --device cpu " + cache(), 2, "must end in .safetensors");
-    expect_refusal("run --qkv " + in + " -o /dev/null/x.npy --device cpu " + cache(), dtype == Dtype::bf16 ? 2 : 1,
-                   dtype == Dtype::bf16 ? "no bf16" : "cannot create the folder");
-  }
-  expect_refusal("run -o out.npy --shape b1h1l8d16 --device cpu " + cache(), 2, "no tensors: give --qkv");
-  expect_refusal("run --qkv " + in + " --device cpu " + cache(), 2, "--output");
-  expect_refusal("run fwd_none --qkv " + in + " -o " + folder_.file("o.safetensors") + " --device cpu " + cache(), 2,
-                 "unknown family");
-  EXPECT_FALSE(std::filesystem::exists(folder_.file("o.safetensors")));
-}
-
+// Values of features come from the file; none of them is drawn.
 // Bytes changed anywhere in a database: what is printed is JSON, or an error.
 TEST_F(Cli, ADamagedDatabaseNeverPrintsWhatIsNoJson) {
   ASSERT_EQ(heed_command(tiny_evolution(2)).code, 0);
