@@ -96,6 +96,11 @@ void WorkloadOptions::add_to(CLI::App& app) {
       "--quantised", quantised,
       "TENSORS/DTYPE/GRANULARITY, e.g. qkv/e4m3/head or q/int8/block128+k/int8/block64: 8-bit Q, K or V with "
       "scale factors, which Heed makes of the inputs [none]");
+  app.add_option(
+      "--features", features,
+      "Features as a workload's text names them, for tensors of your own, e.g. softcap=50:sinks:key_lengths. "
+      "Values come from the file of --qkv (bias, alibi_slopes, relative_bias, sinks, out_norm_weight, "
+      "out_gate, key_lengths, prefix_lengths); heed run needs each, other commands draw what is not there");
   app.add_option("--qkv", qkv, "A .safetensors file with tensors q, k and v: shape and dtype are taken from them");
   app.add_option("--q", q, "A .npy file with Q, together with --k and --v");
   app.add_option("--k", k, "A .npy file with K");
@@ -138,6 +143,7 @@ Workload WorkloadOptions::workload(const std::optional<QkvTensors>& tensors) con
   if (!layout.empty()) workload.layout = parse_layout(layout);
   if (scale) workload.scale = scale;
   if (!quantised.empty()) workload = parse_workload(fmt::format("{}:quantised={}", to_string(workload), quantised));
+  if (!features.empty()) workload = parse_workload(fmt::format("{}:{}", to_string(workload), features));
   validate(workload);
   return reduced(workload);
 }

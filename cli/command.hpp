@@ -46,6 +46,7 @@ struct WorkloadOptions {
   std::optional<double> scale;
   std::string layout;
   std::string quantised;
+  std::string features;
   std::string qkv;
   std::string q, k, v;
 

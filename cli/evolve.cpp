@@ -38,7 +38,7 @@ void check_options_fit(const EvolveOptions& o, const CLI::App& app) {
     return;
   }
   for (const char* option : {"--shape", "--dtype", "--causal", "--window", "--scale", "--layout", "--quantised",
-                             "--qkv", "--q", "--k", "--v", "--resume", "--evidence", "--from"})
+                             "--features", "--qkv", "--q", "--k", "--v", "--resume", "--evidence", "--from"})
     if (app.count(option) > 0) {
       const auto value = app.get_option(option)->as<std::string>();
       throw Error(

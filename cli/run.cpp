@@ -1,5 +1,6 @@
 // heed run
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <chrono>
 #include <cstring>
@@ -17,6 +18,7 @@
 #include "tensors/safetensors.hpp"
 #include "verify/accuracy.hpp"
 #include "verify/compare.hpp"
+#include "verify/given_features.hpp"
 #include "worker/worker.hpp"
 
 namespace heed::cli {
@@ -102,10 +104,22 @@ void measure(worker::Worker& worker, const verify::Scene& scene, const DeviceFac
   result.readings = static_cast<int>(readings.size());
 }
 
-Result launch(const trial::Built& built, const Workload& workload, const QkvTensors& tensors, const DeviceFacts& device,
-              const RunCommandOptions& o) {
+// Q, K, V and values of features of the file. Seeds of dropout and tables of pages, which no file holds, are drawn.
+verify::InputValues inputs_of(const Workload& workload, const QkvTensors& tensors) {
+  verify::InputValues values = verify::values_of(tensors);
+  verify::make_features(workload, fresh_seed(), values);
+  const std::vector<std::string> missing = verify::take_given_features(tensors, workload, values);
+  if (!missing.empty())
+    throw Error(
+        ErrorCode::invalid_input,
+        fmt::format("the file has no tensor {} of numbers, which --features asks for", fmt::join(missing, ", ")),
+        missing.front());
+  return values;
+}
+
+Result launch(const trial::Built& built, const Workload& workload, const verify::InputValues& values,
+              const DeviceFacts& device, const RunCommandOptions& o) {
   const LaunchPlan plan = built.variant.plan(workload, device);
-  const verify::InputValues values = verify::values_of(tensors);
   const verify::Scene scene(workload, values, plan, fresh_seed());
   const std::uint64_t bytes = scene.image().size();
   const std::uint64_t result_at = (bytes + 4095) / 4096 * 4096;
@@ -134,6 +148,15 @@ int run(const RunCommandOptions& o) {
   const std::optional<QkvTensors> tensors = o.workload.tensors();
   const Workload workload = o.workload.workload(tensors);
   expect_output(o, workload);
+  if (workload.ragged)
+    throw Error(ErrorCode::unsupported,
+                "heed run takes sequences of one length; give one file a sequence, or use heed.attention_varlen",
+                to_string(workload));
+  const verify::InputValues values = inputs_of(workload, *tensors);
+  const std::vector<std::string> unused = verify::features_without_use(*tensors, workload);
+  if (!unused.empty())
+    remark(o.machine.json, fmt::format("heed: the file also holds {}, which --features does not name: O is without",
+                                       fmt::join(unused, ", ")));
   const DeviceFacts device = o.machine.choose();
   const auto builder = o.machine.builder();
   const Variant variant = admitted(o.variant, workload, device);
@@ -142,7 +165,7 @@ int run(const RunCommandOptions& o) {
   check_interrupt();
   Result result;
   try {
-    result = launch(built, workload, *tensors, device, o);
+    result = launch(built, workload, values, device, o);
   } catch (const worker::WorkerFailure& failure) {
     throw Error(ErrorCode::worker, fmt::format("{} did not run on these tensors: {}", variant.id(), failure.what()),
                 variant.id());
@@ -208,6 +231,7 @@ void add_run(CLI::App& app, int& exit_code) {
   command->footer(
       "Examples:\n"
       "  heed run --qkv attention.safetensors -o out.safetensors --causal top-left\n"
+      "  heed run --qkv attention.safetensors -o out.safetensors --features softcap=50:sinks\n"
       "  heed run fwd_sm90_split --q q.npy --k k.npy --v v.npy --layout blhd -o o.npy\n"
       "The file is written as a whole, and only when the sampled rows are right.");
   command->callback([o, &exit_code] { exit_code = run(*o); });

@@ -85,6 +85,7 @@ int verify_sanitized(const VerifyOptions& o) {
     add("--window", o.workload.window);
     add("--layout", o.workload.layout);
     add("--quantised", o.workload.quantised);
+    add("--features", o.workload.features);
     if (o.workload.scale) add("--scale", fmt::format("{}", *o.workload.scale));
     add("--cache", o.machine.cache);
     add("--db", o.store.path);

@@ -9,6 +9,7 @@
 
 #include "base/files.hpp"
 #include "tensors/tensor_shape.hpp"
+#include "workload/half.hpp"
 
 namespace heed {
 namespace fs = std::filesystem;
@@ -219,6 +220,38 @@ HostTensor SafetensorsFile::describe(const std::string& name) const {
 std::string SafetensorsFile::bytes_of(const std::string& name) const {
   const SafetensorsEntry& entry = entries_.at(name);
   return file_.read(data_begin_ + entry.begin, entry.end - entry.begin);
+}
+
+std::optional<NamedNumbers> SafetensorsFile::numbers(const std::string& name) const {
+  const auto found = entries_.find(name);
+  if (found == entries_.end()) return std::nullopt;
+  const SafetensorsEntry& entry = found->second;
+  for (const Dtype dtype : {Dtype::fp16, Dtype::bf16, Dtype::fp32}) {
+    if (entry.dtype != name_in_file(dtype)) continue;
+    NamedNumbers result{describe(name).shape, {}};
+    const std::string bytes = bytes_of(name);
+    result.values.resize(bytes.size() / size_of(dtype));
+    for (std::size_t i = 0; i < result.values.size(); ++i) result.values[i] = load_element(dtype, bytes.data(), i);
+    return result;
+  }
+  const std::size_t size = entry.dtype == "I32"                           ? 4
+                           : entry.dtype == "I64"                         ? 8
+                           : entry.dtype == "U8" || entry.dtype == "BOOL" ? 1
+                                                                          : 0;
+  if (size == 0) return std::nullopt;
+  const std::uint64_t count = tensor_files::bytes_of(file_.path(), name, entry.shape, Dtype::int8);
+  if (count > (entry.end - entry.begin) / size || entry.end - entry.begin != count * size)
+    fail(file_.path(), fmt::format("tensor \"{}\" claims {} bytes for shape {} of {}", name, entry.end - entry.begin,
+                                   entry.shape, entry.dtype));
+  NamedNumbers result{entry.shape, {}};
+  const std::string bytes = bytes_of(name);
+  for (std::size_t at = 0; at < bytes.size(); at += size) {
+    std::uint64_t word = 0;
+    for (std::size_t i = size; i-- > 0;) word = word << 8 | static_cast<unsigned char>(bytes[at + i]);
+    const std::int64_t value = size == 4 ? static_cast<std::int32_t>(word) : static_cast<std::int64_t>(word);
+    result.values.push_back(static_cast<float>(value));
+  }
+  return result;
 }
 
 void write_safetensors(const fs::path& path, const std::map<std::string, HostTensor>& tensors) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -32,6 +33,9 @@ class SafetensorsFile {
   [[nodiscard]] HostTensor describe(const std::string& name) const;
   /// The bytes of a tensor that `describe` accepts.
   [[nodiscard]] std::string bytes_of(const std::string& name) const;
+  /// Shape and values of a tensor in F16, BF16, F32, I32, I64, U8 or BOOL. Nothing where there is none of that name and
+  /// of these dtypes. @throws Error(invalid_input) where its bytes are not those of its shape
+  [[nodiscard]] std::optional<NamedNumbers> numbers(const std::string& name) const;
 
  private:
   RangedFile file_;

@@ -80,8 +80,12 @@ void finish(QkvTensors& tensors, const fs::path& q_path, const fs::path& k_path,
   check_finite(q_path, "q", tensors.q);
   check_finite(k_path, "k", tensors.k);
   check_finite(v_path, "v", tensors.v);
-  tensors.digest =
-      Digester().add(to_string(tensors.workload)).add(tensors.q.bytes).add(tensors.k.bytes).add(tensors.v.bytes).hex();
+  Digester digester;
+  digester.add(to_string(tensors.workload)).add(tensors.q.bytes).add(tensors.k.bytes).add(tensors.v.bytes);
+  for (const auto& [name, numbers] : tensors.features)
+    digester.add(name).add(
+        {reinterpret_cast<const char*>(numbers.values.data()), numbers.values.size() * sizeof(float)});
+  tensors.digest = digester.hex();
 }
 
 }  // namespace
@@ -96,6 +100,9 @@ QkvTensors read_qkv_safetensors(const fs::path& path, Layout layout) {
   tensors.q.bytes = file.bytes_of("q");
   tensors.k.bytes = file.bytes_of("k");
   tensors.v.bytes = file.bytes_of("v");
+  for (const std::string_view name : kFeatureTensors)
+    if (auto numbers = file.numbers(std::string(name)))
+      tensors.features.emplace(std::string(name), std::move(*numbers));
   finish(tensors, path, path, path);
   return tensors;
 }

@@ -4,7 +4,9 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "heed/heed.hpp"
@@ -18,17 +20,29 @@ struct HostTensor {
   std::string bytes;  ///< little-endian elements, product(shape) * size_of(dtype) bytes
 };
 
+/// A tensor of which the values matter, and the dtype does not.
+struct NamedNumbers {
+  std::vector<std::int64_t> shape;
+  std::vector<float> values;  ///< row-major
+};
+
+/// Names under which a file may hold what features take, beside "q", "k" and "v" (verify::take_given_features).
+inline constexpr std::string_view kFeatureTensors[] = {
+    "bias", "alibi_slopes", "relative_bias", "sinks", "out_norm_weight", "out_gate", "key_lengths", "prefix_lengths",
+};
+
 /// Q, K and V of one problem, as the user's model produced them.
 struct QkvTensors {
   Workload workload;  ///< shape, dtype and layout from the files; mask and scale are the caller's to set
   HostTensor q;
   HostTensor k;
   HostTensor v;
+  std::map<std::string, NamedNumbers> features;  ///< those of kFeatureTensors that the file holds
   std::string digest;  ///< over shapes, dtype and bytes, so that a stored run can say what it ran on
 };
 
-/// Reads the tensors named "q", "k" and "v" of a safetensors file, and no other byte of its data: a file may hold a
-/// whole model.
+/// Reads the tensors named "q", "k" and "v" of a safetensors file and those of kFeatureTensors, and no other byte of
+/// its data: a file may hold a whole model.
 /// @param layout order of the four dimensions in the file: bhld (batch, head, length, dim) or blhd
 /// @throws Error(invalid_input) when the file is unreadable, truncated or malformed, a key is missing, a shape is not
 ///   4-D or does not fit the others, the dtype is none of F16, BF16, F32, or a value is NaN or infinite;

@@ -12,6 +12,7 @@
 #include "verify/against_unfused.hpp"
 #include "verify/chain.hpp"
 #include "verify/gate_run.hpp"
+#include "verify/given_features.hpp"
 #include "workload/half.hpp"
 
 namespace heed::verify {
@@ -80,12 +81,13 @@ bool Gate::check_equal_heads(Scene scene, std::uint64_t seed) {
 
 bool Gate::check_given() {
   start(std::string(kGivenTensors));
-  // Features have inputs of their own, which the given tensors say nothing of.
+  // Features of which the file holds nothing have inputs of their own.
   InputValues values = make_inputs(workload_, InputClass::normal, next_seed());
   InputValues given = values_of(*options_.tensors);
   values.q = std::move(given.q);
   values.k = std::move(given.k);
   values.v = std::move(given.v);
+  (void)take_given_features(*options_.tensors, workload_, values);
   const Scene scene = make_scene(workload_, values);
   const Reference reference = make_reference(scene, choose_rows(workload_, options_.oracle_flops, next_seed()));
   if (2 * reference.tolerance.unresolved > static_cast<std::int64_t>(reference.rows.size())) {

@@ -62,6 +62,35 @@ TEST(TensorFile, ReadsSafetensors) {
             to_string(tensors.workload));
 }
 
+TEST(TensorFile, NumbersOfFeaturesHaveTheirOwnDtypes) {
+  const TemporaryFolder folder;
+  const auto file = [&](const std::string& features, const std::string& data) {
+    write(
+        folder.file("a.safetensors"),
+        safetensors(
+            R"({"q":{"dtype":"F16","shape":[1,2,3,4],"data_offsets":[0,48]},"k":{"dtype":"F16","shape":[1,1,5,4],"data_offsets":[48,88]},)"
+            R"("v":{"dtype":"F16","shape":[1,1,5,4],"data_offsets":[88,128]},)" +
+                features + "}",
+            halves(64) + data));
+    return read_qkv_safetensors(folder.file("a.safetensors"), Layout::bhld);
+  };
+  const QkvTensors of_32 = file(R"("key_lengths":{"dtype":"I32","shape":[1],"data_offsets":[128,132]},)"
+                                R"("bias":{"dtype":"BOOL","shape":[1,1,1,5],"data_offsets":[132,137]})",
+                                number_bytes(4, 4) + number_bytes(1, 1) + std::string(4, '\0'));
+  EXPECT_EQ(of_32.features.at("key_lengths").values, std::vector<float>{4});
+  EXPECT_EQ(of_32.features.at("bias").values, (std::vector<float>{1, 0, 0, 0, 0}));
+  EXPECT_EQ(of_32.features.at("bias").shape, (std::vector<std::int64_t>{1, 1, 1, 5}));
+  const QkvTensors of_64 =
+      file(R"("key_lengths":{"dtype":"I64","shape":[1],"data_offsets":[128,136]})", number_bytes(~std::uint64_t{0}, 8));
+  EXPECT_EQ(of_64.features.at("key_lengths").values, std::vector<float>{-1});
+  EXPECT_NE(of_32.digest, of_64.digest);
+  EXPECT_TRUE(
+      file(R"("bias":{"dtype":"F64","shape":[1],"data_offsets":[128,136]})", std::string(8, '\0')).features.empty())
+      << "of another model's layer, as it may be";
+  EXPECT_THROW(file(R"("key_lengths":{"dtype":"I64","shape":[2],"data_offsets":[128,136]})", std::string(8, '\0')),
+               Error);
+}
+
 TEST(TensorFile, LayoutDecidesWhichAxisIsTheHead) {
   const TemporaryFolder folder;
   write(

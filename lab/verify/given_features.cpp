@@ -1,0 +1,97 @@
+#include "verify/given_features.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "workload/features.hpp"
+
+namespace heed::verify {
+namespace {
+
+using Shape = std::vector<std::int64_t>;
+
+// The shape that a feature's tensor has to have; empty where the workload is without it.
+Shape shape_of(const std::string& name, const Workload& w) {
+  if (name == "bias" && w.bias) {
+    const BiasSizes sizes = bias_sizes(w);
+    return {sizes.batch, sizes.head, sizes.row, sizes.key};
+  }
+  if (name == "alibi_slopes" && w.alibi) return {w.heads};
+  if (name == "relative_bias" && w.relative) return {w.heads, w.relative->buckets};
+  if (name == "sinks" && w.sinks) return {w.heads};
+  if (name == "out_norm_weight" && w.out_norm) return w.out_norm->by_head ? Shape{w.heads, w.dim_v} : Shape{w.dim_v};
+  if (name == "out_gate" && w.out_gate != OutGate::none)
+    return {w.batch, w.heads, w.len_q, w.out_gate == OutGate::head ? 1 : w.dim_v};
+  if (name == "key_lengths" && w.key_lengths) return {w.batch};
+  if (name == "prefix_lengths" && w.prefix > 0) return {w.batch};
+  return {};
+}
+
+void check(const std::string& name, const NamedNumbers& given, const Shape& shape) {
+  if (given.shape != shape)
+    throw Error(ErrorCode::invalid_input,
+                fmt::format("tensor \"{}\" has shape {}; the workload's is {}", name, given.shape, shape), name);
+  const auto nan = std::find_if(given.values.begin(), given.values.end(), [](float x) { return std::isnan(x); });
+  if (nan != given.values.end())
+    throw Error(ErrorCode::invalid_input,
+                fmt::format("tensor \"{}\" holds NaN at element {}; Heed proves kernels on numbers", name,
+                            nan - given.values.begin()),
+                name);
+}
+
+std::int64_t length_of(const std::string& name, float value, std::int64_t most) {
+  if (value != std::floor(value) || value < 0 || value > static_cast<float>(most))
+    throw Error(ErrorCode::invalid_input,
+                fmt::format("tensor \"{}\" holds {}; lengths are whole numbers of 0 to {}", name, value, most), name);
+  return static_cast<std::int64_t>(value);
+}
+
+void put(const std::string& name, const NamedNumbers& given, const Workload& w, InputValues& values) {
+  if (name == "key_lengths") {
+    for (std::size_t b = 0; b < given.values.size(); ++b)
+      values.lengths[b].len_k = length_of(name, given.values[b], w.len_k);
+  } else if (name == "prefix_lengths") {
+    for (std::size_t b = 0; b < given.values.size(); ++b)
+      values.prefix_lengths[b] =
+          static_cast<std::int32_t>(length_of(name, given.values[b], std::min(w.prefix, w.len_k)));
+  } else {
+    const auto assign = [&](auto& to) { to.assign(given.values.begin(), given.values.end()); };
+    if (name == "bias") assign(values.bias);
+    if (name == "alibi_slopes") assign(values.alibi_slopes);
+    if (name == "relative_bias") assign(values.relative_bias);
+    if (name == "sinks") assign(values.sinks);
+    if (name == "out_norm_weight") assign(values.out_norm_weight);
+    if (name == "out_gate") assign(values.out_gate);
+  }
+}
+
+}  // namespace
+
+std::vector<std::string> take_given_features(const QkvTensors& tensors, const Workload& w, InputValues& values) {
+  std::vector<std::string> missing;
+  for (const std::string_view view : kFeatureTensors) {
+    const std::string name(view);
+    const Shape shape = shape_of(name, w);
+    if (shape.empty()) continue;
+    const auto found = tensors.features.find(name);
+    if (found == tensors.features.end()) {
+      missing.push_back(name);
+      continue;
+    }
+    check(name, found->second, shape);
+    put(name, found->second, w, values);
+  }
+  return missing;
+}
+
+std::vector<std::string> features_without_use(const QkvTensors& tensors, const Workload& w) {
+  std::vector<std::string> names;
+  for (const auto& [name, numbers] : tensors.features)
+    if (shape_of(name, w).empty()) names.push_back(name);
+  return names;
+}
+
+}  // namespace heed::verify

@@ -1,0 +1,26 @@
+/// Values of features from a user's file, beside Q, K and V.
+#pragma once
+
+#include "verify/inputs.hpp"
+
+namespace heed::verify {
+
+/// Puts what the file holds (kFeatureTensors) in the place of drawn values of the workload's features:
+///
+///   bias             (batch, heads, len_q, len_k), 1 in each dimension that the workload's bias shares
+///   alibi_slopes     (heads)
+///   relative_bias    (heads, buckets)
+///   sinks            (heads)
+///   out_norm_weight  (dim), or (heads, dim) of out_norm=EPS/h
+///   out_gate         (batch, heads, len_q, dim), or (batch, heads, len_q, 1) of out_gate=head
+///   key_lengths      (batch), of 0 to len_k
+///   prefix_lengths   (batch), of 0 to the workload's prefix
+///
+/// @return names of the tensors that the workload's features take and the file lacks
+/// @throws Error(invalid_input) for another shape, NaN, or a length that is none
+std::vector<std::string> take_given_features(const QkvTensors& tensors, const Workload& workload, InputValues& values);
+
+/// Those of the file's feature tensors that the workload has no feature for.
+std::vector<std::string> features_without_use(const QkvTensors& tensors, const Workload& workload);
+
+}  // namespace heed::verify

@@ -1,0 +1,138 @@
+// heed run: a kernel on one's own tensors.
+#include <cmath>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "cli/command_line.hpp"
+#include "tensors/npy.hpp"
+#include "tensors/safetensors.hpp"
+#include "workload/half.hpp"
+
+namespace heed {
+namespace {
+
+TEST_F(Cli, RunWritesTheOutputOfOnesOwnTensors) {
+  const Workload w = parse_workload("b2h4hkv2l33k40d16:fp32");
+  const auto tensor = [](std::vector<std::int64_t> shape, float phase) {
+    HostTensor t{.dtype = Dtype::fp32, .shape = std::move(shape), .bytes = {}};
+    std::int64_t count = 1;
+    for (const std::int64_t extent : t.shape) count *= extent;
+    for (std::int64_t i = 0; i < count; ++i) {
+      const float value = std::sin(phase + 1.7F * static_cast<float>(i));
+      t.bytes.append(reinterpret_cast<const char*>(&value), sizeof value);
+    }
+    return t;
+  };
+  const HostTensor q = tensor({2, 33, 4, 16}, 0.1F);
+  const HostTensor k = tensor({2, 40, 2, 16}, 0.2F);
+  const HostTensor v = tensor({2, 40, 2, 16}, 0.3F);
+  const std::string in = folder_.file("in.safetensors");
+  const std::string out = folder_.file("out.safetensors");
+  write_safetensors(in, {{"q", q}, {"k", k}, {"v", v}});
+  const std::string options = " --layout blhd --causal bottom-right --scale 0.3 --device cpu --measure-limit 0.2 ";
+  const Printed run = heed_command("run --qkv " + in + " -o " + out + options + "--json " + cache());
+  ASSERT_EQ(run.code, 0) << run.err;
+  const nlohmann::json printed = nlohmann::json::parse(run.out);
+  EXPECT_EQ(printed["workload"], "b2h4hkv2l33k40d16:fp32:causal_bottom_right:blhd:scale=0.3");
+  EXPECT_GT(printed["us"].get<double>(), 0);
+  EXPECT_LT(printed["error"]["max_abs"].get<double>(), 1e-4);
+  EXPECT_EQ(printed["rows_checked"], 2 * 4 * 33);
+
+  Workload causal = w;
+  causal.mask = Mask::causal_bottom_right;
+  causal.scale = 0.3;
+  causal.layout = Layout::blhd;
+  const HostTensors tensors = {
+      q.bytes.data(),           k.bytes.data(), v.bytes.data(), {33 * 4 * 16, 16, 4 * 16}, {40 * 2 * 16, 16, 2 * 16},
+      {40 * 2 * 16, 16, 2 * 16}};
+  const std::vector<RowIndex> rows = all_rows(causal);
+  const ReferenceRows expected = reference_attention(causal, tensors, rows);
+  const SafetensorsFile file(out);
+  EXPECT_EQ(file.describe("o").shape, (std::vector<std::int64_t>{2, 33, 4, 16}));
+  EXPECT_EQ(file.describe("lse").shape, (std::vector<std::int64_t>{2, 4, 33}));
+  const std::string o = file.bytes_of("o");
+  const std::string lse = file.bytes_of("lse");
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    const RowIndex& r = rows[i];
+    const auto place = static_cast<std::size_t>(((r.batch * 33 + r.row) * 4 + r.head) * 16);
+    for (std::size_t d = 0; d < 16; ++d)
+      ASSERT_NEAR(load_element(Dtype::fp32, o.data(), place + d), expected.out[i * 16 + d], 1e-4);
+    ASSERT_NEAR(load_element(Dtype::fp32, lse.data(), static_cast<std::size_t>((r.batch * 4 + r.head) * 33 + r.row)),
+                expected.lse[i], 1e-4);
+  }
+
+  for (const auto& [name, t] : {std::pair{"q.npy", q}, {"k.npy", k}, {"v.npy", v}}) write_npy(folder_.file(name), t);
+  const std::string npy = "run fwd_cpu --q " + folder_.file("q.npy") + " --k " + folder_.file("k.npy") + " --v " +
+                          folder_.file("v.npy") + " -o " + folder_.file("o.npy") + options + cache();
+  const Printed plain = heed_command(npy + " --no-check");
+  EXPECT_EQ(plain.code, 0) << plain.err;
+  EXPECT_THAT(plain.out, ::testing::HasSubstr("not checked"));
+  EXPECT_EQ(NpyFile(folder_.file("o.npy"), "o").bytes(), o);
+}
+
+TEST_F(Cli, RunTakesFeaturesFromTheFile) {
+  const auto tensor = [](std::vector<std::int64_t> shape, const std::vector<float>& values) {
+    HostTensor t{.dtype = Dtype::fp32, .shape = std::move(shape), .bytes = {}};
+    t.bytes.assign(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float));
+    return t;
+  };
+  // Two keys with equal scores: V's mean without a sink, half of it with a sink of log(2) above the scores of 0.
+  const std::vector<float> zeros(2 * 16, 0.0F);
+  std::vector<float> v(2 * 16, 1.0F);
+  std::fill(v.begin() + 16, v.end(), 3.0F);
+  const std::string in = folder_.file("features.safetensors");
+  const std::string out = folder_.file("features_out.safetensors");
+  std::map<std::string, HostTensor> file = {{"q", tensor({1, 1, 1, 16}, std::vector<float>(16, 0.0F))},
+                                            {"k", tensor({1, 1, 2, 16}, zeros)},
+                                            {"v", tensor({1, 1, 2, 16}, v)},
+                                            {"sinks", tensor({1}, {std::log(2.0F)})},
+                                            {"key_lengths", tensor({1}, {1})}};
+  write_safetensors(in, file);
+  const auto run = [&](const std::string& features) {
+    return heed_command("run --qkv " + in + " -o " + out + features + " --device cpu --measure-limit 0.2 " + cache());
+  };
+  const auto first_of = [&] { return load_element(Dtype::fp32, SafetensorsFile(out).bytes_of("o").data(), 0); };
+  const Printed plain = run("");
+  ASSERT_EQ(plain.code, 0) << plain.err;
+  EXPECT_NEAR(first_of(), 2.0, 1e-6);
+  EXPECT_THAT(plain.out + plain.err, ::testing::HasSubstr("holds key_lengths, sinks, which --features does not name"));
+  ASSERT_EQ(run(" --features sinks").code, 0);
+  EXPECT_NEAR(first_of(), 1.0, 1e-6) << "two of four parts of the softmax";
+  ASSERT_EQ(run(" --features key_lengths").code, 0);
+  EXPECT_NEAR(first_of(), 1.0, 1e-6) << "the first key alone";
+  EXPECT_THAT(run(" --features alibi").err, ::testing::HasSubstr("no tensor alibi_slopes of numbers"));
+  EXPECT_THAT(run(" --features nothing").err, ::testing::HasSubstr("nothing"));
+  EXPECT_THAT(run(" --features ragged").err, ::testing::HasSubstr("sequences of one length"));
+  EXPECT_EQ(heed_command("verify fwd_cpu --qkv " + in + " --features sinks:key_lengths --device cpu " + cache()).code,
+            0);
+  file["key_lengths"] = tensor({1}, {3});
+  write_safetensors(in, file);
+  EXPECT_THAT(run(" --features key_lengths").err, ::testing::HasSubstr("lengths are whole numbers of 0 to 2"));
+  file["sinks"] = tensor({2}, {0, 0});
+  write_safetensors(in, file);
+  EXPECT_THAT(run(" --features sinks").err, ::testing::HasSubstr("has shape [2]; the workload's is [1]"));
+}
+
+TEST_F(Cli, RunRefusesBeforeItWorks) {
+  const auto tensor = [](Dtype dtype) {
+    return HostTensor{.dtype = dtype, .shape = {1, 1, 4, 8}, .bytes = std::string(32 * size_of(dtype), '\0')};
+  };
+  const std::string in = folder_.file("in.safetensors");
+  for (const Dtype dtype : {Dtype::fp32, Dtype::bf16}) {
+    write_safetensors(in, {{"q", tensor(dtype)}, {"k", tensor(dtype)}, {"v", tensor(dtype)}});
+    expect_refusal("run --qkv " + in + " -o " + in + " --device cpu " + cache(), 2, "is the file of the tensors");
+    expect_refusal("run --qkv " + in + " -o " + folder_.path().string() + "/./in.safetensors --device cpu " + cache(),
+                   2, "is the file of the tensors");
+    expect_refusal("run --qkv " + in + " -o out.bin --device cpu " + cache(), 2, "must end in .safetensors");
+    expect_refusal("run --qkv " + in + " -o /dev/null/x.npy --device cpu " + cache(), dtype == Dtype::bf16 ? 2 : 1,
+                   dtype == Dtype::bf16 ? "no bf16" : "cannot create the folder");
+  }
+  expect_refusal("run -o out.npy --shape b1h1l8d16 --device cpu " + cache(), 2, "no tensors: give --qkv");
+  expect_refusal("run --qkv " + in + " --device cpu " + cache(), 2, "--output");
+  expect_refusal("run fwd_none --qkv " + in + " -o " + folder_.file("o.safetensors") + " --device cpu " + cache(), 2,
+                 "unknown family");
+  EXPECT_FALSE(std::filesystem::exists(folder_.file("o.safetensors")));
+}
+
+}  // namespace
+}  // namespace heed
