@@ -26,7 +26,7 @@ struct CalibrateOptions {
   std::vector<std::string> files;  // of --qkv, which calibrate takes several times
   std::vector<std::string> modes;
   std::uint64_t seed = 0;
-  double most = 0;
+  std::optional<double> most;
   std::string evidence;
   std::string choices;
   std::string layer;
@@ -110,8 +110,8 @@ std::vector<Inputs> inputs_of(const CalibrateOptions& o, std::uint64_t seed) {
 }
 
 // The mode with the least of the largest errors over some inputs.
-Choice choose(const std::vector<const quantise::Mode*>& modes, const std::vector<Cost>& costs, double most,
-              const Inputs* only) {
+Choice choose(const std::vector<const quantise::Mode*>& modes, const std::vector<Cost>& costs,
+              std::optional<double> most, const Inputs* only) {
   Choice choice;
   for (const quantise::Mode* mode : modes) {
     double worst = 0;
@@ -119,17 +119,17 @@ Choice choose(const std::vector<const quantise::Mode*>& modes, const std::vector
       if (cost.mode == mode && (only == nullptr || cost.inputs == only)) worst = std::max(worst, cost.accuracy.rel_rms);
     if (choice.best == nullptr || worst < choice.rel_rms) choice = {mode, worst, false};
   }
-  choice.is_chosen = std::isfinite(choice.rel_rms) && (most == 0 || choice.rel_rms <= most);
+  choice.is_chosen = std::isfinite(choice.rel_rms) && (!most || choice.rel_rms <= *most);
   return choice;
 }
 
-std::string text_of(const Choice& choice, double most) {
+std::string text_of(const Choice& choice, std::optional<double> most) {
   if (!std::isfinite(choice.rel_rms)) return "none: every mode makes values infinite\n";
   if (choice.is_chosen)
     return fmt::format("{}: {}; at most {:.2e} relative RMS; quantised={}\n", choice.best->name, choice.best->words,
                        choice.rel_rms, choice.best->tensors);
   return fmt::format("none: the best, {}, is off by {:.2e} relative RMS, more than {:.2e}\n", choice.best->name,
-                     choice.rel_rms, most);
+                     choice.rel_rms, most.value_or(0));
 }
 
 nlohmann::json json_of(const Choice& choice) {
@@ -142,7 +142,7 @@ void write_choices(const CalibrateOptions& o, const std::vector<Inputs>& inputs,
                           {"workload", to_string(inputs.front().workload)},
                           {"rel_rms", choice.rel_rms},
                           {"heed", HEED_VERSION}};
-  if (o.most > 0) layer["most"] = o.most;
+  if (o.most) layer["most"] = *o.most;
   if (!inputs.front().digest.empty()) layer["tensors_digest"] = inputs.front().digest;
   write_choice(o.choices, o.layer, std::move(layer));
 }
@@ -153,9 +153,9 @@ int run(const CalibrateOptions& o) {
     throw Error(ErrorCode::usage, "--layer is of one file; give one --qkv", o.layer);
   if (!o.files.empty() && (!o.workload.q.empty() || !o.workload.k.empty() || !o.workload.v.empty()))
     throw Error(ErrorCode::usage, "give either --qkv or --q, --k and --v, not both", o.files.front());
-  if (o.most < 0 || !(o.most == o.most))
-    throw Error(ErrorCode::usage, fmt::format("--most {} is no relative RMS error; give a positive number", o.most),
-                std::to_string(o.most));
+  if (o.most && !(*o.most > 0))
+    throw Error(ErrorCode::usage, fmt::format("--most {} is no relative RMS error; give a positive number", *o.most),
+                std::to_string(*o.most));
   std::vector<const quantise::Mode*> modes;
   for (const std::string& name : o.modes) modes.push_back(&quantise::find_mode(name));
   const std::uint64_t seed = o.seed != 0 ? o.seed : fresh_seed() >> 1;

@@ -171,8 +171,11 @@ prompts::Task task_of(RunContext& run, std::optional<std::size_t> parent, const 
   };
   for (auto t = run.trials.rbegin(); t != run.trials.rend() && task.failures.size() < kMostShownFailures; ++t) {
     if (!is_of_models(*t) || t->ok() || static_cast<std::size_t>(t->number) >= basis.known) continue;
+    // A repair's parent is the edit that was refused, of the same kernel.
+    const store::TrialRecord* edit = &*t;
+    if (is_repair(*t) && !t->parents.empty()) edit = &run.trials[static_cast<std::size_t>(t->parents.front())];
     std::optional<std::size_t> of;
-    if (!t->parents.empty()) of = static_cast<std::size_t>(t->parents.front());
+    if (!edit->parents.empty()) of = static_cast<std::size_t>(edit->parents.front());
     if (kernel_of(of) == kernel_of(parent))
       task.failures.push_back(fmt::format("{} ({}: {})", t->why.empty() ? "An edit" : t->why, to_string(t->verdict),
                                           telling_line(t->reason).substr(0, kMostReason)));

@@ -90,6 +90,17 @@ TEST_F(ModelCli, WhatFailedOnTheBaseIsToldOfTheTrialThatIsTheBase) {
   EXPECT_THAT(second, HasSubstr("- does not compile (build_failed: cpu/rows.hpp:65:"));
 }
 
+// The parent of a repair is the refused trial, and its kernel that of the edit.
+TEST_F(ModelCli, WhatARepairFailedOnIsToldOfTheKernelThatWasEdited) {
+  const std::string first = edit("does not compile", "  return oops;\n");
+  const std::string repair = edit("nor does its repair", "  return neither_does_this;\n");
+  const Printed run = heed_command(tiny_evolution(4) + model({first, repair, first}));
+  ASSERT_EQ(run.code, 0) << run.err;
+  const std::string third = read_file(folder_.file("prompt3"), ErrorCode::internal);
+  EXPECT_THAT(third, HasSubstr("- does not compile (build_failed: "));
+  EXPECT_THAT(third, HasSubstr("- nor does its repair (build_failed: "));
+}
+
 // A run of this budget has time for a few trials, on a slow machine for the default alone.
 TEST_F(ModelCli, NoModelIsAskedForPlacesThatTheBudgetHasNoTimeFor) {
   const std::string good =

@@ -37,6 +37,7 @@ TEST_F(Cli, CalibrateSaysWhatEveryModeCosts) {
   expect_refusal("calibrate --shape b1h1l48d64:softcap=20 --modes int8_smooth", 1, "moves all scores of a row");
   expect_refusal("calibrate --shape b1h1l48d64 --modes int4", 2, "unknown mode \"int4\"");
   expect_refusal("calibrate --shape b1h1l48d64 --most -1", 2, "--most -1 is no relative RMS error");
+  expect_refusal("calibrate --shape b1h1l48d64 --most 0", 2, "--most 0 is no relative RMS error");
   expect_refusal("calibrate --shape b1h1l48d64:quantised=k/int8/head --modes fp8", 2, "quantised already");
 }
 
