@@ -12,6 +12,8 @@ import torch
 SIZES = ("64", "128")
 NAMED = {"longformer": "window4+global1", "bigbird": "window1+global2+random3"}
 PARTS = "windowN, dilatedNxM, globalN, randomN, strideN, wavefrontN and densityP, joined by +, or longformer or bigbird"
+MOST_OF_PART = 1 << 20  # of a part's number
+MOST_NUMBERS = 1 << 28  # of all lists: 1 GiB
 _64_BITS = (1 << 64) - 1
 
 
@@ -76,6 +78,8 @@ def parse(text):
         name, number = _part(part, text)
         if name in parts or {name, *parts} >= {"window", "dilated"}:
             raise ValueError(f'heed.BlockMask: "{part}" says again what another part of the pattern "{text}" says')
+        if max(number if isinstance(number, tuple) else (number,)) > MOST_OF_PART:
+            raise ValueError(f'heed.BlockMask: "{part}" of the pattern "{text}" has a number above {MOST_OF_PART}, the most there is')
         parts[name] = number
     if seed and not parts.keys() & {"random", "density"}:
         raise ValueError(f'heed.BlockMask: the pattern "{text}" has a seed and no part that is drawn; leave it out, or add randomN or densityP')
@@ -102,6 +106,9 @@ def blocks_of(pattern, len_q, len_k, alignment, batch, heads):
     alignment  "bottom_right" or "top_left": which key is a row's own, as of masks
     """
     rows, keys = -(-len_q // pattern.rows), -(-len_k // pattern.keys)
+    lists = (batch if "b" in pattern.dimensions else 1, heads if "h" in pattern.dimensions else 1)
+    if lists[0] * lists[1] * rows * keys > MOST_NUMBERS:
+        raise ValueError(f"heed.BlockMask: a pattern of {lists[0] * lists[1]} lists for {rows} x {keys} blocks has more than {MOST_NUMBERS} numbers; take larger blocks")
     moved = 0 if alignment == "top_left" else len_k - len_q
     first_row = torch.arange(rows)[:, None] * pattern.rows
     key = torch.arange(keys)
@@ -121,7 +128,6 @@ def blocks_of(pattern, len_q, len_k, alignment, batch, heads):
         seen |= away % parts["stride"] == 0
     if "wavefront" in parts:
         seen |= (row + key) % parts["wavefront"] == 0
-    lists = (batch if "b" in pattern.dimensions else 1, heads if "h" in pattern.dimensions else 1)
     every_list = seen.expand(lists[0] * lists[1], rows, keys).clone()
     for number, one in enumerate(every_list if parts.keys() & {"random", "density"} else ()):
         random = _Random(pattern.seed, number)

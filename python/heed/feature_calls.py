@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from heed import blocks
+from heed import blocks, key_span
 from heed.reference import DTYPES, FACTOR, SLACK
 
 ROWS = 256  # compared of a call, over all entries and heads
@@ -109,12 +109,9 @@ class CallTensors:
         """(rows, keys of the entry), true where a row sees a key; `rows` on the device."""
         w, n = self.call, int(self.lengths_k[b])
         keys = torch.arange(n, device=rows.device)[None, :]
-        own = rows[:, None] + (n - int(self.lengths_q[b]) if w.mask.endswith("bottom_right") else 0)
+        own = rows[:, None] + key_span.own_offset(w.mask.endswith("bottom_right"), int(self.lengths_q[b]), n)
         seen = torch.ones(len(rows), n, dtype=torch.bool, device=rows.device)
-        if w.mask.startswith("causal"):
-            seen &= (keys <= own) | (keys < w.prefix)
-        if w.left >= 0:
-            seen &= keys >= own - w.left
+        seen &= key_span.sees(own, keys, w.left, 0 if w.mask.startswith("causal") else key_span.ALL, w.prefix)
         if self.bias is not None and self.bias.dtype == torch.bool:
             seen &= self.bias_of(b, h, rows)[:, :n]
         if self.listed is not None:

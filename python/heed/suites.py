@@ -7,10 +7,11 @@ import random
 import re
 from dataclasses import dataclass, replace
 
+from heed.key_span import ALL, own_offset
+
 DTYPES = ("fp16", "bf16", "fp32")
 MASKS = ("none", "causal_top_left", "causal_bottom_right")
 WINDOWS = {"window": "window_bottom_right", "window_top_left": "window_top_left"}  # grammar: mask
-ALL = -1  # a window without a bound, as FlashAttention's window_size has it
 LAYOUTS = ("bhld", "blhd")
 BYTES = {"fp16": 2, "bf16": 2, "fp32": 4}
 
@@ -59,7 +60,7 @@ class Workload:
     @property
     def own_offset(self):
         """Query i's own key is i + own_offset."""
-        return self.len_k - self.len_q if self.mask.endswith("bottom_right") else 0
+        return own_offset(self.mask.endswith("bottom_right"), self.len_q, self.len_k)
 
     @property
     def right_offset(self):

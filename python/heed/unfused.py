@@ -7,27 +7,31 @@ import math
 
 import torch
 
-from heed import blocks, dropout, output
+from heed import blocks, dropout, key_span, output
 from heed.relative_bias import relative_buckets
 
 NONE, CAUSAL_TOP_LEFT, CAUSAL_BOTTOM_RIGHT, WINDOW_TOP_LEFT, WINDOW_BOTTOM_RIGHT = range(5)
 
 
+def bounds(mask, window_left, window_right):
+    """(left, right) of key_span.sees. The arguments are those of heed_problem."""
+    if mask == NONE:
+        return key_span.ALL, key_span.ALL
+    return window_left, 0 if mask in (CAUSAL_TOP_LEFT, CAUSAL_BOTTOM_RIGHT) else window_right
+
+
+def is_aligned_to_end(mask):
+    """Whether the last query's own key is the last key."""
+    return mask in (CAUSAL_BOTTOM_RIGHT, WINDOW_BOTTOM_RIGHT)
+
+
 def visible(mask, window_left, window_right, len_q, len_k, device):
     """Which keys a query sees: (len_q, len_k), or None where each sees all. The arguments are those of heed_problem."""
-    left = window_left if mask != NONE else -1
-    right = 0 if mask in (CAUSAL_TOP_LEFT, CAUSAL_BOTTOM_RIGHT) else window_right if mask != NONE else -1
-    if left < 0 and right < 0:
+    left, right = bounds(mask, window_left, window_right)
+    if left == right == key_span.ALL:
         return None
-    shift = len_k - len_q if mask in (CAUSAL_BOTTOM_RIGHT, WINDOW_BOTTOM_RIGHT) else 0
-    own = torch.arange(len_q, device=device).unsqueeze(1) + shift
-    key = torch.arange(len_k, device=device).unsqueeze(0)
-    seen = torch.ones(len_q, len_k, dtype=torch.bool, device=device)
-    if left >= 0:
-        seen = seen & (key >= own - left)
-    if right >= 0:
-        seen = seen & (key <= own + right)
-    return seen
+    own = torch.arange(len_q, device=device).unsqueeze(1) + key_span.own_offset(is_aligned_to_end(mask), len_q, len_k)
+    return key_span.sees(own, torch.arange(len_k, device=device).unsqueeze(0), left, right)
 
 
 def grouped(q, k, v):
@@ -152,14 +156,9 @@ def _dense_features(q, k, v, mask, window_left, window_right, scale, softcap, bi
     if alibi_slopes is not None:
         slopes = alibi_slopes.view(-1, heads, 1, 1)
         scores = scores - slopes * (row + (lengths - len_q) - key).abs()
-    left = window_left if mask != NONE else -1
-    right = 0 if mask in (CAUSAL_TOP_LEFT, CAUSAL_BOTTOM_RIGHT) else window_right if mask != NONE else -1
-    own = row + (lengths - len_q if mask in (CAUSAL_BOTTOM_RIGHT, WINDOW_BOTTOM_RIGHT) else 0)
-    if left >= 0:
-        seen = seen & (key >= own - left)
-    if right >= 0:
-        shown = key <= own + right
-        seen = seen & (shown if prefix_lengths is None else shown | (key < prefix_lengths.view(-1, 1, 1, 1)))
+    own = row + key_span.own_offset(is_aligned_to_end(mask), len_q, lengths)
+    prefix = None if prefix_lengths is None else prefix_lengths.view(-1, 1, 1, 1)
+    seen = seen & key_span.sees(own, key, *bounds(mask, window_left, window_right), prefix)
     seen = seen.expand(batch, heads, len_q, len_k)
     # Rows that see no key are computed as if they saw all, so that no gradient is NaN, and are left out afterwards.
     sees_none = ~seen.any(-1)

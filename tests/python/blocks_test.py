@@ -195,11 +195,17 @@ class Patterns(unittest.TestCase):
             ("64/window1@7", "no part that is drawn"),
             ("64/bigbird@0", "is no seed"),
             ("64/bigbird@7/x", "are no dimensions"),
+            ("64/random1048577", "above 1048576"),
+            ("64/dilated2x99999999999999999999", "above 1048576"),
         ):
             with self.assertRaisesRegex(ValueError, words):
                 heed.BlockMask.from_pattern(text, 256, 256)
         with self.assertRaisesRegex(ValueError, "alignment"):
             heed.BlockMask.from_pattern("64", 256, 256, alignment="left")
+        with self.assertRaisesRegex(ValueError, "more than 268435456 numbers"):
+            heed.BlockMask.from_pattern("64/window1", 1 << 21, 1 << 20)
+        with self.assertRaisesRegex(ValueError, "more than 268435456 numbers"):
+            heed.BlockMask.from_pattern("64/window1/bh", 1 << 20, 1 << 20, heads=2, batch=2)
         with self.assertRaisesRegex(ValueError, "len_k 0"):
             heed.BlockMask.from_pattern("64", 256, 0)
 
