@@ -4,12 +4,13 @@ After every kill of the run: the database is sound, every trial that was reporte
 the run goes on where it was. After every kill of a worker: the run lives, and what it stored is sound. At the end the run is
 finished and holds each trial once.
 
-    kill_loop.py HEED [--kills N] [--target run|worker|both] [--seed S]
+    kill_loop.py HEED [--kills N] [--target run|worker|both] [--seed S] [--evidence FILE]
 
-Prints how trials ended, killed workers among them.
+Prints how trials ended, killed workers among them; --evidence keeps it (evidence/cpu/kills.json).
 """
 
 import argparse
+import datetime
 import json
 import os
 import random
@@ -163,12 +164,38 @@ class Loop:
         self.end(process, reported, reader)
 
 
+def write_evidence(options, finished, count, ends):
+    """How many kills of runs and of workers a run survived, beside what every evidence file says of its origin."""
+    row = {
+        "kills_of_run": options.kills if options.target != "worker" else 0,
+        "kills_of_workers": options.kills if options.target != "run" else 0,
+        "trials_stored": count,
+        "trials_lost": 0,
+        "trials_repeated": 0,
+        "verdicts": dict(ends),
+    }
+    evidence = {
+        "schema": 1,
+        "what": "kills",
+        "device": finished["device"]["name"],
+        "arch": finished["device"]["arch"],
+        "driver": finished["device"]["driver"],
+        "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "heed": finished["heed"],
+        "source_digest": finished["source_digest"],
+        "referee": finished["options"]["referee"],
+        "rows": [row],
+    }
+    Path(options.evidence).write_text(json.dumps(evidence, indent=1) + "\n")
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("heed")
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--target", choices=["run", "worker", "both"], default="run")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--evidence", help="file that is written when all kills are over and nothing was lost")
     options = parser.parse_args()
     random.seed(options.seed)
     with tempfile.TemporaryDirectory() as folder:
@@ -185,10 +212,13 @@ def main():
         count = len(loop.before)
         end = subprocess.run([options.heed, *loop.resume, "--trials", str(count + 2), "--json"], capture_output=True, text=True)
         check(end.returncode == 0, f"the run could not be finished: {end.stderr[-500:]}")
-        trials = json.loads(end.stdout)["trials"]
+        finished = json.loads(end.stdout)
+        trials = finished["trials"]
         # The ablation may add up to three.
         check(count + 2 <= len(trials) <= count + 5, "the finished run has the wrong number of trials")
         ends = Counter(trial["verdict"] for trial in trials)
+        if options.evidence:
+            write_evidence(options, finished, count, ends)
         print(f"{options.kills} kills of {options.target}, {count} trials stored in between, none lost, none repeated; verdicts {dict(ends)}")
 
 
