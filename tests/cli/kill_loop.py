@@ -6,7 +6,7 @@ finished and holds each trial once.
 
     kill_loop.py HEED [--kills N] [--target run|worker|both] [--seed S] [--evidence FILE]
 
-Prints how trials ended, killed workers among them; --evidence keeps it.
+Prints how trials ended, killed workers among them; --evidence keeps it (evidence/cpu/kills.json).
 """
 
 import argparse
