@@ -14,6 +14,7 @@
 #include "record/json.hpp"
 #include "report/evidence.hpp"
 #include "report/table.hpp"
+#include "verify/given_features.hpp"
 #include "verify/quantisation_modes.hpp"
 
 namespace heed::cli {
@@ -93,7 +94,8 @@ std::vector<Inputs> inputs_of(const CalibrateOptions& o, std::uint64_t seed) {
   std::vector<Inputs> all;
   const auto add_given = [&](const std::string& name, const WorkloadOptions& workload) {
     const std::optional<QkvTensors> tensors = workload.tensors();
-    all.push_back({name, workload.workload(tensors), tensors->digest, verify::values_of(*tensors)});
+    const Workload w = workload.workload(tensors);
+    all.push_back({name, w, tensors->digest, verify::given_inputs(*tensors, w, substream(seed, 1)).values});
   };
   const std::vector<std::string> names = names_of(o.files);
   for (std::size_t i = 0; i < o.files.size(); ++i) {

@@ -104,17 +104,15 @@ void measure(worker::Worker& worker, const verify::Scene& scene, const DeviceFac
   result.readings = static_cast<int>(readings.size());
 }
 
-// Q, K, V and values of features of the file. Seeds of dropout and tables of pages, which no file holds, are drawn.
+// None of them drawn but seeds of dropout, which no file holds.
 verify::InputValues inputs_of(const Workload& workload, const QkvTensors& tensors) {
-  verify::InputValues values = verify::values_of(tensors);
-  verify::make_features(workload, fresh_seed(), values);
-  const std::vector<std::string> missing = verify::take_given_features(tensors, workload, values);
-  if (!missing.empty())
+  verify::GivenInputs given = verify::given_inputs(tensors, workload, fresh_seed());
+  if (!given.missing.empty())
     throw Error(
         ErrorCode::invalid_input,
-        fmt::format("the file has no tensor {} of numbers, which --features asks for", fmt::join(missing, ", ")),
-        missing.front());
-  return values;
+        fmt::format("the file has no tensor {} of numbers, which --features asks for", fmt::join(given.missing, ", ")),
+        given.missing.front());
+  return std::move(given.values);
 }
 
 Result launch(const trial::Built& built, const Workload& workload, const verify::InputValues& values,

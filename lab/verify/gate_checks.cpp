@@ -81,14 +81,7 @@ bool Gate::check_equal_heads(Scene scene, std::uint64_t seed) {
 
 bool Gate::check_given() {
   start(std::string(kGivenTensors));
-  // Features of which the file holds nothing have inputs of their own.
-  InputValues values = make_inputs(workload_, InputClass::normal, next_seed());
-  InputValues given = values_of(*options_.tensors);
-  values.q = std::move(given.q);
-  values.k = std::move(given.k);
-  values.v = std::move(given.v);
-  (void)take_given_features(*options_.tensors, workload_, values);
-  const Scene scene = make_scene(workload_, values);
+  const Scene scene = make_scene(workload_, given_inputs(*options_.tensors, workload_, next_seed()).values);
   const Reference reference = make_reference(scene, choose_rows(workload_, options_.oracle_flops, next_seed()));
   if (2 * reference.tolerance.unresolved > static_cast<std::int64_t>(reference.rows.size())) {
     double size = 0;

@@ -87,6 +87,13 @@ std::vector<std::string> take_given_features(const QkvTensors& tensors, const Wo
   return missing;
 }
 
+GivenInputs given_inputs(const QkvTensors& tensors, const Workload& w, std::uint64_t seed) {
+  GivenInputs given{values_of(tensors), {}};
+  make_features(w, seed, given.values);
+  given.missing = take_given_features(tensors, w, given.values);
+  return given;
+}
+
 std::vector<std::string> features_without_use(const QkvTensors& tensors, const Workload& w) {
   std::vector<std::string> names;
   for (const auto& [name, numbers] : tensors.features)

@@ -20,6 +20,14 @@ namespace heed::verify {
 /// @throws Error(invalid_input) for another shape, NaN, or a length that is none
 std::vector<std::string> take_given_features(const QkvTensors& tensors, const Workload& workload, InputValues& values);
 
+/// What a launch on a user's file takes.
+struct GivenInputs {
+  InputValues values;                ///< Q, K and V of the file; features of the file too, or drawn where it has none
+  std::vector<std::string> missing;  ///< see take_given_features
+};
+/// @param seed of the features that are drawn: those that are missing, seeds of dropout, lengths without a tensor
+GivenInputs given_inputs(const QkvTensors& tensors, const Workload& workload, std::uint64_t seed);
+
 /// Those of the file's feature tensors that the workload has no feature for.
 std::vector<std::string> features_without_use(const QkvTensors& tensors, const Workload& workload);
 

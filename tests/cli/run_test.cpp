@@ -105,6 +105,7 @@ TEST_F(Cli, RunTakesFeaturesFromTheFile) {
   EXPECT_THAT(run(" --features ragged").err, ::testing::HasSubstr("sequences of one length"));
   EXPECT_EQ(heed_command("verify fwd_cpu --qkv " + in + " --features sinks:key_lengths --device cpu " + cache()).code,
             0);
+  EXPECT_EQ(heed_command("calibrate --qkv " + in + " --features sinks --modes int8").code, 0);
   file["key_lengths"] = tensor({1}, {3});
   write_safetensors(in, file);
   EXPECT_THAT(run(" --features key_lengths").err, ::testing::HasSubstr("lengths are whole numbers of 0 to 2"));
