@@ -5,13 +5,19 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
 #include <cstring>
 #include <fstream>
+#include <memory>
 
 #include "testing.hpp"
 #include "worker/arena_views.hpp"
 #include "worker/cpu_entry.hpp"
 #include "worker/executor.hpp"
+#include "worker/runner_process.hpp"
 
 namespace heed::worker {
 namespace {
@@ -20,6 +26,24 @@ TEST(Runner, RunsOnThisMachine) {
   EXPECT_EQ(why_no_runner(), std::nullopt);
 #if defined(__x86_64__)
   EXPECT_FALSE(runner_has_a_clock());
+#endif
+}
+
+// Every register of this processor but rights to memory, whose place in the area that XRSTOR reads is there.
+TEST(Runner, ClearsEveryRegister) {
+#if !defined(__x86_64__)
+  GTEST_SKIP() << "XRSTOR is of x86-64";
+#else
+  unsigned a = 0;
+  unsigned bytes = 0;
+  unsigned c = 0;
+  unsigned d = 0;
+  ASSERT_NE(__get_cpuid_count(0xd, 0, &a, &bytes, &c, &d), 0);
+  EXPECT_LE(bytes, sizeof(inside::InitialRegisters));
+  asm volatile("xgetbv" : "=a"(a), "=d"(d) : "c"(0));
+  const auto plan = std::make_unique<inside::Plan>();
+  inside::describe_registers(*plan);
+  EXPECT_EQ(plan->register_components, (static_cast<std::uint64_t>(d) << 32 | a) & ~(std::uint64_t{1} << 9));
 #endif
 }
 
