@@ -52,7 +52,7 @@ typedef struct heed_offload_config {
   int64_t host_pages;   /* in host memory, of layers * page_size * heads_kv * (dim + dim_v) elements of pages each */
   int64_t device_pages; /* of these, at most so many on the device as well; 0: none */
   int64_t sink_pages;   /* first pages of a sequence, which stay on the device; others leave it oldest first */
-  int64_t chunk_pages;  /* pages of one copy over the link; 0: as many as have 32 MiB */
+  int64_t chunk_pages;  /* pages of one copy over the link; 0: as many as have 64 MiB */
   int64_t chunks;       /* device buffers of one chunk each, in a ring; 0: 3 */
   /* What the machine does in a second; 0: it is measured when the pool is made. Where all four are 0 and the share is
    * negative, decoding goes on measuring the first two, and the share follows them. */

@@ -12,7 +12,10 @@ constexpr std::int64_t kMostLayers = 4096;
 constexpr std::int64_t kMostPageSize = std::int64_t{1} << 20;
 constexpr std::int64_t kMostDim = 512;
 constexpr std::int64_t kMostHeads = std::int64_t{1} << 20;
-constexpr std::int64_t kChunkBytes = std::int64_t{32} << 20;  // 0.6 ms of a link of 55 GB/s, 60 latencies of a copy
+// 1.2 ms of a link of 55 GB/s. Each chunk of a prefill writes rows that are merged: of 16,384 rows on an H200 chunks of
+// 32 MiB reach 0.92 of the speed of all keys on the GPU, 64 MiB 0.975, 128 MiB 1.01; decoding takes 11.2, 10.7 and 11.3
+// ms.
+constexpr std::int64_t kChunkBytes = std::int64_t{64} << 20;
 constexpr double kMostPoolBytes = 0x1p60;
 // An element type of pages, or of new keys, that is none.
 constexpr const char* kEightBits = "HEED_FP8_E4M3, HEED_FP8_E5M2 or HEED_INT8";
