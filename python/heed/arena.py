@@ -2,7 +2,7 @@
 
     python -m heed.arena --suite latency --suite decode     measure suites (latency, throughput, acceptance, decode, models, random, windows, eager, all)
     python -m heed.arena --suite masks --suite paged         measure calls with features (masks, ragged, paged, sparse)
-    python -m heed.arena --suite fp8 --suite int8            measure quantised calls, errors beside times
+    python -m heed.arena --suite fp8 --suite caches          measure quantised calls (fp8, int8, caches), errors beside times
     python -m heed.arena --shapes b1h8l512d64,b2h4l100d64    measure workloads of your own
     python -m heed.arena --show evidence/h200/arena.json     draw tables and charts of what was measured; needs no PyTorch, no GPU
 
@@ -33,7 +33,7 @@ OTHERS = ("flash_attn_3", "flash_attn_2", "flash_attn_4", "flashinfer", "xformer
 OF_CALLS = ("torch_varlen",)  # that take part in CALL_SUITES alone
 GPU_SUITES = ("latency", "throughput", "acceptance", "decode", "models", "random", "windows", "eager")
 CALL_SUITES = ("masks", "ragged", "paged", "sparse")  # of heed.feature_suites: their own contenders take part
-PRECISION_SUITES = ("fp8", "int8")  # of heed.precision_suites: all that is there takes part
+PRECISION_SUITES = ("fp8", "int8", "caches")  # of heed.precision_suites: all that is there takes part
 SUITES = (*GPU_SUITES, *CALL_SUITES, *PRECISION_SUITES, "cpu")
 QUICK_RANDOM = 20  # random acceptance workloads of --quick
 
@@ -207,8 +207,10 @@ def measure(options):
     workloads = list(dict.fromkeys(workloads))
     with tempfile.TemporaryDirectory() as folder:
         print(f"building for {len(workloads)} workloads", flush=True)
-        built = launch.build(heed, [(text, table.get(text, default)) for text in workloads], folder, device, options.cache)
+        in_16_bits = [str(call.dense()) for suite in chosen if suite.name == "int8" and device == "cuda" for call in suite.workloads]
+        built = launch.build(heed, [(text, table.get(text, default)) for text in workloads] + [(text, "fwd_sm80") for text in in_16_bits], folder, device, options.cache)
         facts = {entry["workload"]: entry for entry in built["builds"]} | dict(zip(workloads, built["builds"]))
+        sm80 = dict(zip(in_16_bits, built["builds"][len(workloads) :]))
         found, skipped = contenders.gather([name for name in against if name not in OF_CALLS], device == "cuda", built["device"]["memory_bytes"])
         for skipped_name, why in skipped.items():
             print(f"skipped {skipped_name}: {why}", flush=True)
@@ -225,8 +227,10 @@ def measure(options):
         if any(suite.name in PRECISION_SUITES for suite in chosen):
             from heed import precision_contenders, precision_contest
 
-            mine = precision_contenders.contenders(facts)
-            runs_of_calls |= dict.fromkeys(PRECISION_SUITES, precision_contest.PrecisionContest(precision_contenders.HeedQuantised(facts), mine, device, built["device"], settings))
+            quantised = precision_contenders.HeedQuantised(facts)
+            for suite in (suite for suite in chosen if suite.name in PRECISION_SUITES):
+                mine = precision_contenders.contenders(suite.name, facts, sm80)
+                runs_of_calls[suite.name] = precision_contest.PrecisionContest(quantised, mine, device, built["device"], settings)
         evidence = {
             "schema": SCHEMA,
             "what": WHAT,
@@ -324,7 +328,7 @@ def parser():
     p.add_argument(
         "--against",
         metavar="NAME,...",
-        help=f"sdpa (every backend), all, or any of {', '.join(SDPA + OTHERS + OF_CALLS)} [sdpa; in masks, ragged, paged, sparse, fp8 and int8 all that can be imported]",
+        help=f"sdpa (every backend), all, or any of {', '.join(SDPA + OTHERS + OF_CALLS)} [sdpa; in masks, ragged, paged, sparse, fp8, int8 and caches all that can be imported]",
     )
     p.add_argument("--variant", action="append", default=[], metavar="[WORKLOAD=]VARIANT", help="Heed's variant, for one workload or for all others [auto, and the champion where there is one]")
     p.add_argument("--champions", metavar="FILE", help="what heed champions wrote [tuned/champions.json, unless --variant names one for all]")

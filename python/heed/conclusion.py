@@ -2,7 +2,8 @@
 
 
 DENSE = "heed_dense"  # Heed without a call's features
-HALF = "heed_fp16"  # Heed on the same tensors in fp16, beside quantised ones
+HALF = "heed_fp16"  # Heed on the same tensors in 16 bits, beside quantised ones
+HALF_SM80 = "heed_fp16_sm80"  # the same by fwd_sm80
 COUNTED = "heed_counted"  # the same as quantised, with the quantisation in the time
 PLAIN = "heed_plain"  # in rows of dependent launches, the same variant launched plainly
 
@@ -11,8 +12,8 @@ def conclude(row):
     """Names the SDPA call that is hardest to beat, every backend by force and the plain call, and Heed's ratio to it.
 
     Of calls with features, which SDPA has in part, all others take part; Heed's own dense call beside one is no opponent, and says how
-    many of its operations a second are left (`of_dense`). Of quantised calls, Heed in fp16 is none either: `over_fp16` is how many times as long
-    it takes, `counted_over_fp16` the same where quantising is counted.
+    many of its operations a second are left (`of_dense`). Of quantised calls, Heed in 16 bits is none either: `over_fp16` is how many times as long
+    it takes, `over_fp16_sm80` the same of fwd_sm80, `counted_over_fp16` that of `over_fp16` where quantising is counted.
 
     That is the one with the lowest ratio: both sides of a ratio were read by turns, while times of different pairs were read in
     different states of the machine. Where Heed was not timed, it is the one with the lowest time.
@@ -31,6 +32,8 @@ def conclude(row):
     if dense:
         row["of_dense"] = dense["value"] * row["flops"] / row["dense_flops"]
     half, counted = (row.get("peer_ratios", {}).get(name) for name in (HALF, COUNTED))
+    if HALF_SM80 in row.get("peer_ratios", {}):
+        row["over_fp16_sm80"] = row["peer_ratios"][HALF_SM80]["value"]
     if half:
         row["over_fp16"] = half["value"]
         if counted:

@@ -6,7 +6,7 @@ import math
 UNITS = ("us", "TFLOP/s", "error")
 TOP = {"device": str, "arch": str, "driver": str, "clocks_mhz": dict, "heed": str, "source_digest": str, "peer": dict, "suites": dict, "rows": list}
 ROW = {"suite": str, "workload": str, "mode": str, "flops": float, "errors": dict}
-OPTIONAL_NUMBERS = ("heed_us", "tflops", "floor_us", "self_spread", "ratio", "peak_flops", "over_fp16", "counted_over_fp16")
+OPTIONAL_NUMBERS = ("heed_us", "tflops", "floor_us", "self_spread", "ratio", "peak_flops", "over_fp16", "over_fp16_sm80", "counted_over_fp16")
 TIMES = ("heed_us", "floor_us", "tflops", "ratio", "flops")  # of those that may not be zero or less
 NAMES = {str: "text", dict: "an object", list: "a list", float: "a number", bool: "true or false", int: "a whole number"}
 

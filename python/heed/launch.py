@@ -49,14 +49,14 @@ def problem_of(workload, on_gpu, device, q, k, v, o):
 
 
 class Plan:
-    """A built variant for tensors that lie in one way. `binary` is an entry of build()."""
+    """A built variant for tensors that lie in one way. `binary` is an entry of build(), `l2` a heed_l2."""
 
-    def __init__(self, binary, image, problem):
+    def __init__(self, binary, image, problem, l2=0):
         self.lib = library(binary["library"])
         self.handle = ctypes.c_void_p()
         # A champion of few threads is measured on as many.
         options = Options(struct_size=ctypes.sizeof(Options), threads=0 if problem.device_type == CUDA else binary["threads"],
-                          variant=binary["text"].encode(), image=image, image_bytes=len(image))
+                          variant=binary["text"].encode(), image=image, image_bytes=len(image), l2=l2)
         self.lib.check(self.lib.lib.heed_plan_create(ctypes.byref(problem), ctypes.byref(options), ctypes.byref(self.handle)))
         self.info = PlanInfo(struct_size=ctypes.sizeof(PlanInfo))
         self.lib.check(self.lib.lib.heed_plan_get_info(self.handle, ctypes.byref(self.info)))
@@ -77,14 +77,15 @@ class Plan:
 
 
 class HeedAttention:
-    """A built variant as a function of tensors, for one workload (suites.Workload). `binary` is an entry of build()."""
+    """A built variant as a function of tensors, for one workload (suites.Workload). `binary` is an entry of build(), `l2` a heed_l2."""
 
-    def __init__(self, binary, workload):
+    def __init__(self, binary, workload, l2=0):
         import torch
 
         self.torch = torch
         self.workload = workload
         self.binary = binary
+        self.l2 = l2
         self.on_gpu = binary["file"].endswith(".cubin")
         self.device = torch.device("cuda" if self.on_gpu else "cpu")
         try:
@@ -106,7 +107,7 @@ class HeedAttention:
         found = self.plans.get(key)
         if found is None:
             device = self.torch.cuda.current_device() if self.on_gpu else 0
-            plan = Plan(self.binary, self.image, problem_of(self.workload, self.on_gpu, device, q, k, v, o))
+            plan = Plan(self.binary, self.image, problem_of(self.workload, self.on_gpu, device, q, k, v, o), self.l2)
             workspace = None
             if plan.info.workspace_bytes:
                 workspace = self.torch.empty(plan.info.workspace_bytes + plan.info.workspace_alignment, dtype=self.torch.uint8, device=self.device)

@@ -137,6 +137,12 @@ class HeedHalf(Heed):
             raise Refused(str(error)) from error
 
 
+class HeedHalfSm80(HeedHalf):
+    """The same by fwd_sm80, the family that computes in int8: what int8 gains on a GPU that has no other."""
+
+    name = "heed_fp16_sm80"
+
+
 class HeedCounted:
     """heed.attention with `precision=`: fp16 inputs, whose quantisation is in the time."""
 
@@ -280,6 +286,10 @@ class _CudnnCall:
         return o.float() * v.factors
 
 
-def contenders(binaries):
-    """Everything that takes part beside Heed on quantised inputs."""
-    return [HeedCounted(), HeedHalf(binaries), FlashAttention3(), SageAttention(), CudnnFp8()]
+def contenders(suite, binaries, sm80):
+    """What takes part beside Heed on the quantised inputs of a suite. `binaries` and `sm80` are answers of `heed build` by workload, the second ones
+    of fwd_sm80 for the tensors in 16 bits."""
+    if suite == "caches":
+        return [HeedHalf(binaries)]
+    peers = [HeedCounted(), HeedHalf(binaries), FlashAttention3(), SageAttention(), CudnnFp8()]
+    return [*peers, HeedHalfSm80(sm80)] if suite == "int8" else peers

@@ -7,7 +7,7 @@ heed.precision_contenders.
 import re
 from dataclasses import dataclass
 
-from heed.suites import BYTES, HIDDEN, TOKENS, BadWorkload, Suite, Workload
+from heed.suites import BYTES, HIDDEN, TOKENS, BadWorkload, Suite, Workload, parse_workload
 
 GRANULARITIES = ("tensor", "head", "token", "channel")  # and blockN
 EIGHT_BITS = ("e4m3", "e5m2", "int8")
@@ -15,6 +15,17 @@ LENGTHS = (512, 1024, 2048, 4096, 8192, 16384)
 DIMS = (64, 128, 256)
 # {mode: (what is quantised, whether the mean of K is taken out before)}, as heed calibrate names them.
 MODES = {"fp8": ("qkv/e4m3/head", False), "int8_smooth": ("q/int8/block32+k/int8/block64", True)}
+# {cache: the same}, as heed programs build --precision names them: K and V that earlier steps quantised, and queries that are not.
+CACHES = {"cache_e4m3": ("kv/e4m3/head", False), "cache_int8": ("kv/int8/head", False)}
+DECODE = (
+    "b8h32hkv4l1k8192d128:fp16",
+    "b1h32hkv8l1k32768d128:fp16",
+    "b64h32hkv8l1k2048d128:fp16",
+    "b16h32hkv8l1k4096d128:bf16",
+    "b1h64hkv8l1k131072d128:bf16",
+    "b8h32hkv8l5k4096d128:bf16:causal_bottom_right",
+    "b8h32hkv8l1k8192d64:fp16",
+)
 
 
 @dataclass(frozen=True)
@@ -47,24 +58,24 @@ def parse_quantised(text):
 
 @dataclass(frozen=True)
 class QuantisedCall(Workload):
-    """A workload of fp16 or bf16 tensors that a mode quantises."""
+    """A workload of fp16 or bf16 tensors that a mode of MODES or CACHES quantises."""
 
     mode: str = "fp8"
 
     @property
     def formats(self):
         """{"q": TensorFormat, ...} of the tensors that are quantised."""
-        return parse_quantised(MODES[self.mode][0])
+        return parse_quantised((MODES | CACHES)[self.mode][0])
 
     @property
     def smooth(self):
         """Whether the mean of K over keys is taken out before."""
-        return MODES[self.mode][1]
+        return (MODES | CACHES)[self.mode][1]
 
     @property
     def text(self):
         """As the command line of Heed spells it."""
-        return f"{self}:quantised={MODES[self.mode][0]}"
+        return f"{self}:quantised={(MODES | CACHES)[self.mode][0]}"
 
     @property
     def name(self):
@@ -91,11 +102,18 @@ def _points(mode):
     )
 
 
+def _decode(cache):
+    dense = [parse_workload(text) for text in DECODE]
+    return tuple(QuantisedCall(w.batch, w.heads, w.heads_kv, w.len_q, w.len_k, w.dim, w.dtype, w.mask, mode=cache) for w in dense)
+
+
 def suites():
-    """Both suites by name. `workloads` holds calls."""
+    """Every suite by name. `workloads` holds calls."""
     title = "16384 tokens, hidden 2048, full and causal: {}, beside fp16 and what else computes in low precision"
+    caches = tuple(call for cache in CACHES for call in _decode(cache))
     every = (
         Suite("fp8", title.format("Q, K and V in e4m3"), _points("fp8"), ("graph_cold",), "TFLOP/s"),
         Suite("int8", title.format("Q and K in int8, V in fp16"), _points("int8_smooth"), ("graph_cold",), "TFLOP/s"),
+        Suite("caches", "few queries against K and V in e4m3 and in int8, beside the same in 16 bits", caches, ("graph_cold",), "us"),
     )
     return {suite.name: suite for suite in every}

@@ -5,6 +5,7 @@ import math
 from heed.conclusion import PLAIN
 
 WORST = 10  # rows that are shown first
+PRECISION_COLUMNS = {"over_fp16": "over fp16", "over_fp16_sm80": "over sm80", "counted_over_fp16": "counted"}  # of quantised calls, where a row has them
 
 
 def table(header, rows, left=(0,)):
@@ -112,6 +113,8 @@ def summary(rows):
     copies = any("copy" in row for row in rows)
     dense = any("of_dense" in row for row in rows)
     quantised = any(row.get("is_quantised") for row in rows)
+    beside = {key: title for key, title in PRECISION_COLUMNS.items() if any(key in row for row in rows)} if quantised else {}
+    opposed = any(opponent(row)[0] for row in rows)
     for row in rows:
         against, its_us = opponent(row)
         heed_us = row.get("heed_us")
@@ -119,18 +122,20 @@ def summary(rows):
         tflops = f"{row['tflops']:.3g}" if heed_us and row.get("tflops") else "-"
         spread = f"{row['self_spread']:.4f}" if row.get("self_spread") is not None else "-"
         lines.append(
-            [row["workload"], row["mode"], us_text(heed_us), tflops, share, error_text(row["errors"].get("heed")), against or "-", us_text(its_us)]
-            + list(ratio_text(row.get("peer_ratios", {}).get(against)))
+            [row["workload"], row["mode"], us_text(heed_us), tflops, share, error_text(row["errors"].get("heed"))]
+            + ([against or "-", us_text(its_us), *ratio_text(row.get("peer_ratios", {}).get(against))] if opposed else [])
             + [spread]
             + (copy_text(row.get("copy")) if copies else [])
             + ([f"{100 * row['of_dense']:.0f}%" if "of_dense" in row else "-"] if dense else [])
-            + (precision_text(row, against) if quantised else [])
+            + (precision_text(row, against if opposed else None, beside) if quantised else [])
         )
-    header = ["workload", "mode", "heed us", "TFLOP/s", "of floor", "max|error|", "against", "its us", "ratio", "95% interval", "A/A"]
+    header = ["workload", "mode", "heed us", "TFLOP/s", "of floor", "max|error|"]
+    header += ["against", "its us", "ratio", "95% interval"] if opposed else []
+    header += ["A/A"]
     header += ["copy TB/s", "of copy"] if copies else []
     header += ["of dense"] if dense else []
-    header += ["rel. RMS", "outliers", "its RMS", "outliers", "over fp16", "counted"] if quantised else []
-    text = table(header, lines, left=(0, 1, 6))
+    header += ["rel. RMS", "outliers", *(["its RMS", "outliers"] if opposed else []), *beside.values()] if quantised else []
+    text = table(header, lines, left=(0, 1, 6) if opposed else (0, 1))
     ratios = [row["ratio"] for row in rows if row.get("ratio")]
     if ratios:
         ahead, behind, undecided = standings(rows)
@@ -141,11 +146,11 @@ def summary(rows):
     return text
 
 
-def precision_text(row, against):
-    """What a quantised row adds: total relative RMS errors of Heed and of what stands beside it, on N(0, 1) and with outliers, and how many times
-    as long Heed takes in fp16, without quantising and with."""
-    errors = [row["errors"].get(name) for name in ("heed", against)]
-    times = [f"{row[key]:.2f}" if row.get(key) else "-" for key in ("over_fp16", "counted_over_fp16")]
+def precision_text(row, against, ratios):
+    """What a quantised row adds: total relative RMS errors of Heed and of what stands beside it, if anything does, on N(0, 1) and with outliers, and
+    the ratios of these keys, each of Heed's time in 16 bits."""
+    errors = [row["errors"].get(name) for name in ("heed", against) if name]
+    times = [f"{row[key]:.2f}" if row.get(key) else "-" for key in ratios]
     return [text for error in errors for text in (rms_text(error), rms_text(error, "rel_rms_outliers"))] + times
 
 

@@ -56,7 +56,7 @@ class Program(unittest.TestCase):
             self.refused(1, f"PyTorch {version} is too old", "--suite", "latency", torch=f"__version__ = {version!r}")
 
     def test_wrong_usage(self):
-        self.refused(2, 'there is no suite "latencie"; there are latency, throughput, acceptance, decode, models, random, windows, eager, masks, ragged, paged, sparse, fp8, int8, cpu, all', "--suite", "latencie")
+        self.refused(2, 'there is no suite "latencie"; there are latency, throughput, acceptance, decode, models, random, windows, eager, masks, ragged, paged, sparse, fp8, int8, caches, cpu, all', "--suite", "latencie")
         self.refused(2, 'there is no contender "sdpa_fast"', "--suite", "decode", "--against", "sdpa_fast")
         self.refused(2, 'there is no mode "graph"', "--shapes", "l8d16", "--modes", "graph")
         self.refused(2, "stands alone", "--shapes", "l8d16", "--modes", "graph_warm,acceptance")

@@ -30,7 +30,8 @@ INT8 = replace(CALL, mode="int8_smooth", mask="none")
 
 class Points(unittest.TestCase):
     def test_are_16384_tokens_of_2048(self):
-        for name, suite in precision_suites.suites().items():
+        for name in ("fp8", "int8"):
+            suite = precision_suites.suites()[name]
             self.assertEqual(len(suite.workloads), 36)
             self.assertEqual(len({call.name for call in suite.workloads}), 36)
             self.assertEqual({call.dim for call in suite.workloads}, {64, 128, 256})
@@ -48,6 +49,16 @@ class Points(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stderr)
         for row in json.loads(done.stdout)["rows"]:
             self.assertEqual(precision_suites.parse_quantised(row["quantised"]), precision_suites.parse_quantised(precision_suites.MODES[row["mode"]][0]))
+
+    def test_caches_are_keys_and_values_of_few_queries(self):
+        calls = precision_suites.suites()["caches"].workloads
+        self.assertEqual(len({call.name for call in calls}), 2 * len(precision_suites.DECODE))
+        for call in calls:
+            self.assertEqual(call.formats.keys(), {"k", "v"})
+            self.assertLessEqual(call.len_q, 16)
+            of_keys = call.batch * call.heads_kv * call.len_k * call.dim
+            self.assertEqual(call.input_bytes, 2 * of_keys + 2 * call.batch * call.heads * call.len_q * call.dim)
+        self.assertIn("caches", arena.SUITES)
 
     def test_what_is_quantised_is_read(self):
         form = precision_suites.TensorFormat
@@ -187,8 +198,9 @@ class Contenders(unittest.TestCase):
         from heed import precision_contenders
 
         for call, low, high in ((CALL, 0.02, 0.1), (INT8, 0.003, 0.05)):
-            row = self.row(call, *precision_contenders.contenders(self.facts))
-            self.assertEqual(row["refused"].keys(), {"heed_counted", "flash_attn_3_fp8", "sage_attention_2", "cudnn_fp8"} - row["errors"].keys())
+            suite, of_sm80 = ("int8", {"heed_fp16_sm80"}) if call is INT8 else ("fp8", set())
+            row = self.row(call, *precision_contenders.contenders(suite, self.facts, {}))
+            self.assertEqual(row["refused"].keys(), {"heed_counted", "flash_attn_3_fp8", "sage_attention_2", "cudnn_fp8", *of_sm80} - row["errors"].keys())
             for name in ("flash_attn_3_fp8", "sage_attention_2", "cudnn_fp8"):
                 self.assertRegex(row["refused"][name], "not importable: No module named")
             error = row["errors"]["heed"]
@@ -203,6 +215,30 @@ class Contenders(unittest.TestCase):
             self.assertIn("over fp16", text)
             self.assertIn(f"{error['rel_rms']:.1e}", text)
             self.assertIn("- not importable", tables.details([row]))
+
+    def test_a_cache_beside_itself_in_16_bits(self):
+        from heed import launch, precision_contenders
+
+        call = precision_suites.QuantisedCall(2, 4, 2, 1, 200, 64, "bf16", "none", mode="cache_e4m3")
+        with tempfile.TemporaryDirectory() as folder:
+            texts = [call.text, str(call.dense())]
+            facts = dict(zip(texts, launch.build(HEED, [(text, "auto") for text in texts], folder, "cpu")["builds"]))
+            contest = self.contest(*precision_contenders.contenders("caches", facts, {}))
+            contest.heed = precision_contenders.HeedQuantised(facts)
+            row = next(contest.rows(suites.Suite("caches", "", (call,), ("graph_cold",), "us"), call, facts[call.text]))
+        self.assertTrue(row["errors"]["heed"]["pass"], row["errors"])
+        self.assertTrue(0.01 < row["errors"]["heed"]["rel_rms"] < 0.1, row["errors"])
+        self.assertGreater(row["over_fp16"], 0)
+        self.assertNotIn("counted", tables.summary([row]))
+
+    def test_fwd_sm80_in_16_bits_stands_beside_int8(self):
+        from heed import precision_contenders
+
+        dense = str(INT8.dense())
+        row = self.row(INT8, *precision_contenders.contenders("int8", self.facts, {dense: self.facts[dense]}))
+        self.assertGreater(row["over_fp16_sm80"], 0)
+        self.assertNotIn("ratio", row)
+        self.assertIn("over sm80", tables.summary([row]))
 
     def test_a_peer_is_timed_on_what_it_is_given(self):
         seen = []
