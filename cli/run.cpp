@@ -18,6 +18,7 @@
 #include "tensors/safetensors.hpp"
 #include "verify/accuracy.hpp"
 #include "verify/compare.hpp"
+#include "verify/equal_dims.hpp"
 #include "verify/given_features.hpp"
 #include "worker/worker.hpp"
 
@@ -71,12 +72,20 @@ struct Result {
   int readings = 0;
 };
 
-// O and LSE lie in an image as dense tensors of the workload's layout.
-std::map<std::string, HostTensor> outputs_of(const Workload& w, const verify::Scene& scene, const std::byte* image) {
+// O and LSE lie in an image as dense tensors of the workload's layout. Of each row of O the first `columns` are V's.
+std::map<std::string, HostTensor> outputs_of(const verify::Scene& scene, std::int64_t columns, const std::byte* image) {
+  const Workload& w = scene.workload();
   const auto bytes_at = [&](const verify::Place& place) {
     return std::string(reinterpret_cast<const char*>(image) + place.offset, place.bytes);
   };
-  HostTensor o{.dtype = w.dtype, .shape = {w.batch, w.heads, w.len_q, w.dim_v}, .bytes = bytes_at(scene.o())};
+  HostTensor o{.dtype = w.dtype, .shape = {w.batch, w.heads, w.len_q, columns}, .bytes = bytes_at(scene.o())};
+  if (columns < w.dim_v) {
+    const std::size_t kept = static_cast<std::size_t>(columns) * size_of(w.dtype);
+    const std::size_t row = static_cast<std::size_t>(w.dim_v) * size_of(w.dtype);
+    std::string narrow;
+    for (std::size_t at = 0; at < o.bytes.size(); at += row) narrow.append(o.bytes, at, kept);
+    o.bytes = std::move(narrow);
+  }
   if (w.layout == Layout::blhd) std::swap(o.shape[1], o.shape[2]);
   HostTensor lse{.dtype = Dtype::fp32, .shape = {w.batch, w.heads, w.len_q}, .bytes = bytes_at(scene.lse())};
   return {{"o", std::move(o)}, {"lse", std::move(lse)}};
@@ -115,8 +124,9 @@ verify::InputValues inputs_of(const Workload& workload, const QkvTensors& tensor
   return std::move(given.values);
 }
 
-Result launch(const trial::Built& built, const Workload& workload, const verify::InputValues& values,
-              const DeviceFacts& device, const RunCommandOptions& o) {
+// @param columns of V as it was given
+Result launch(const trial::Built& built, const Workload& workload, std::int64_t columns,
+              const verify::InputValues& values, const DeviceFacts& device, const RunCommandOptions& o) {
   const LaunchPlan plan = built.variant.plan(workload, device);
   const verify::Scene scene(workload, values, plan, fresh_seed());
   const std::uint64_t bytes = scene.image().size();
@@ -134,7 +144,7 @@ Result launch(const trial::Built& built, const Workload& workload, const verify:
     result.comparison = verify::compare(scene, after, verify::make_reference(scene, rows), /*hard_limit=*/false);
     if (workload.quantised) result.total = verify::total_error(scene, values, after, rows);
   }
-  result.tensors = outputs_of(workload, scene, after);
+  result.tensors = outputs_of(scene, columns, after);
   if (!result.comparison || result.comparison->finding == Finding::none) measure(worker, scene, device, o, result);
   return result;
 }
@@ -144,17 +154,18 @@ int run(const RunCommandOptions& o) {
     throw Error(ErrorCode::usage, "no tensors: give --qkv FILE.safetensors, or --q, --k and --v with .npy files");
   (void)format_of(o.output);
   const std::optional<QkvTensors> tensors = o.workload.tensors();
-  const Workload workload = o.workload.workload(tensors);
-  expect_output(o, workload);
-  if (workload.ragged)
+  const Workload given = o.workload.workload(tensors);
+  expect_output(o, given);
+  if (given.ragged)
     throw Error(ErrorCode::unsupported,
                 "heed run takes sequences of one length; give one file a sequence, or use heed.attention_varlen",
-                to_string(workload));
-  const verify::InputValues values = inputs_of(workload, *tensors);
-  const std::vector<std::string> unused = verify::features_without_use(*tensors, workload);
+                to_string(given));
+  verify::InputValues values = inputs_of(given, *tensors);
+  const std::vector<std::string> unused = verify::features_without_use(*tensors, given);
   if (!unused.empty())
     remark(o.machine.json, fmt::format("heed: the file also holds {}, which --features does not name: O is without",
                                        fmt::join(unused, ", ")));
+  const Workload workload = verify::with_equal_dims(given, values);
   const DeviceFacts device = o.machine.choose();
   const auto builder = o.machine.builder();
   const Variant variant = admitted(o.variant, workload, device);
@@ -163,7 +174,7 @@ int run(const RunCommandOptions& o) {
   check_interrupt();
   Result result;
   try {
-    result = launch(built, workload, values, device, o);
+    result = launch(built, workload, given.dim_v, values, device, o);
   } catch (const worker::WorkerFailure& failure) {
     throw Error(ErrorCode::worker, fmt::format("{} did not run on these tensors: {}", variant.id(), failure.what()),
                 variant.id());
@@ -178,9 +189,9 @@ int run(const RunCommandOptions& o) {
   else
     write_safetensors(o.output, result.tensors);
 
-  const double tflops = result.us > 0 ? workload.flops() / result.us * 1e-6 : 0;
+  const double tflops = result.us > 0 ? given.flops() / result.us * 1e-6 : 0;
   if (o.machine.json) {
-    nlohmann::json all = {{"workload", to_string(workload)},
+    nlohmann::json all = {{"workload", to_string(given)},
                           {"variant", variant.id()},
                           {"config", describe(variant)},
                           {"device", record::to_json(device)},
@@ -195,7 +206,7 @@ int run(const RunCommandOptions& o) {
     print(json_text(all, 1) + "\n");
     return 0;
   }
-  print(fmt::format("workload  {}\ndevice    {}\nvariant   {}\n          {}\n", to_string(workload), device.name,
+  print(fmt::format("workload  {}\ndevice    {}\nvariant   {}\n          {}\n", to_string(given), device.name,
                     variant.id(), describe(variant)));
   print(fmt::format("time      {:.2f} us a launch, {:.3g} TFLOP/s (median of {} readings, caches warm)\n", result.us,
                     tflops, result.readings));

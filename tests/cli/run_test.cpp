@@ -11,21 +11,22 @@
 namespace heed {
 namespace {
 
+HostTensor wave(std::vector<std::int64_t> shape, float phase) {
+  HostTensor t{.dtype = Dtype::fp32, .shape = std::move(shape), .bytes = {}};
+  std::int64_t count = 1;
+  for (const std::int64_t extent : t.shape) count *= extent;
+  for (std::int64_t i = 0; i < count; ++i) {
+    const float value = std::sin(phase + 1.7F * static_cast<float>(i));
+    t.bytes.append(reinterpret_cast<const char*>(&value), sizeof value);
+  }
+  return t;
+}
+
 TEST_F(Cli, RunWritesTheOutputOfOnesOwnTensors) {
   const Workload w = parse_workload("b2h4hkv2l33k40d16:fp32");
-  const auto tensor = [](std::vector<std::int64_t> shape, float phase) {
-    HostTensor t{.dtype = Dtype::fp32, .shape = std::move(shape), .bytes = {}};
-    std::int64_t count = 1;
-    for (const std::int64_t extent : t.shape) count *= extent;
-    for (std::int64_t i = 0; i < count; ++i) {
-      const float value = std::sin(phase + 1.7F * static_cast<float>(i));
-      t.bytes.append(reinterpret_cast<const char*>(&value), sizeof value);
-    }
-    return t;
-  };
-  const HostTensor q = tensor({2, 33, 4, 16}, 0.1F);
-  const HostTensor k = tensor({2, 40, 2, 16}, 0.2F);
-  const HostTensor v = tensor({2, 40, 2, 16}, 0.3F);
+  const HostTensor q = wave({2, 33, 4, 16}, 0.1F);
+  const HostTensor k = wave({2, 40, 2, 16}, 0.2F);
+  const HostTensor v = wave({2, 40, 2, 16}, 0.3F);
   const std::string in = folder_.file("in.safetensors");
   const std::string out = folder_.file("out.safetensors");
   write_safetensors(in, {{"q", q}, {"k", k}, {"v", v}});
@@ -68,6 +69,47 @@ TEST_F(Cli, RunWritesTheOutputOfOnesOwnTensors) {
   EXPECT_EQ(plain.code, 0) << plain.err;
   EXPECT_THAT(plain.out, ::testing::HasSubstr("not checked"));
   EXPECT_EQ(NpyFile(folder_.file("o.npy"), "o").bytes(), o);
+}
+
+// Columns of zeros stand behind V, or behind Q and K, and none of them is written.
+TEST_F(Cli, RunTakesHeadDimsThatDiffer) {
+  const std::string in = folder_.file("dims.safetensors");
+  const std::string out = folder_.file("dims_out.safetensors");
+  for (const auto& [dim, dim_v] : {std::pair<std::int64_t, std::int64_t>{16, 8}, {8, 24}}) {
+    Workload w = parse_workload("b1h2l9k11d16:fp32");
+    w.dim = dim;
+    w.dim_v = dim_v;
+    const HostTensor q = wave({1, 2, 9, dim}, 0.1F);
+    const HostTensor k = wave({1, 2, 11, dim}, 0.2F);
+    const HostTensor v = wave({1, 2, 11, dim_v}, 0.3F);
+    write_safetensors(in, {{"q", q}, {"k", k}, {"v", v}});
+    const Printed run =
+        heed_command("run --qkv " + in + " -o " + out + " --device cpu --measure-limit 0.2 --json " + cache());
+    ASSERT_EQ(run.code, 0) << run.err;
+    EXPECT_EQ(nlohmann::json::parse(run.out)["workload"], to_string(w));
+    const std::vector<RowIndex> rows = all_rows(w);
+    const HostTensors tensors = {q.bytes.data(),
+                                 k.bytes.data(),
+                                 v.bytes.data(),
+                                 {2 * 9 * dim, 9 * dim, dim},
+                                 {2 * 11 * dim, 11 * dim, dim},
+                                 {2 * 11 * dim_v, 11 * dim_v, dim_v}};
+    const ReferenceRows expected = reference_attention(w, tensors, rows);
+    const SafetensorsFile file(out);
+    EXPECT_EQ(file.describe("o").shape, (std::vector<std::int64_t>{1, 2, 9, dim_v}));
+    const std::string o = file.bytes_of("o");
+    for (std::size_t i = 0; i < expected.out.size(); ++i)
+      ASSERT_NEAR(load_element(Dtype::fp32, o.data(), i), expected.out[i], 1e-4) << dim << " " << dim_v << " " << i;
+  }
+  // A norm of O over columns that V does not have.
+  write_safetensors(in, {{"q", wave({1, 1, 2, 16}, 0)},
+                         {"k", wave({1, 1, 2, 16}, 1)},
+                         {"v", wave({1, 1, 2, 8}, 2)},
+                         {"out_norm_weight", wave({8}, 3)}});
+  const Printed norm =
+      heed_command("run --qkv " + in + " -o " + out + " --features out_norm=1e-5 --device cpu " + cache());
+  EXPECT_EQ(norm.code, 1);
+  EXPECT_THAT(norm.err, ::testing::HasSubstr("give V of 16 columns"));
 }
 
 TEST_F(Cli, RunTakesFeaturesFromTheFile) {
