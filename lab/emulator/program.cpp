@@ -36,6 +36,7 @@ constexpr std::int64_t kMemory = std::int64_t{4} << 30;
 // The runtime: one unit, whose parts know each other's names.
 constexpr const char* kRuntime =
     "#include \"emulator/device/simt.cpp\"\n#include \"emulator/device/elements.cpp\"\n"
+    "#include \"emulator/device/products.cpp\"\n"
     "#include \"emulator/device/fiber.cpp\"\n"
     "#include \"emulator/device/program.cpp\"\n";
 
@@ -119,7 +120,7 @@ fs::path runtime_object(Compilation c, const fs::path& root) {
   const jit::BuildFolder folder(object);
   c.folders.push_back(folder.path());
   // What every emulated thread passes through is worth its time; of two options for optimisation the last counts.
-  compile_unit(c, kRuntime, {"-O2", "-c"}, folder);
+  compile_unit(c, kRuntime, {"-O3", "-c"}, folder);
   folder.keep(object);
   return object;
 }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "features_tensors.hpp"
+#include "row_sums.hpp"
 
 namespace heed::emulator {
 
@@ -20,12 +21,13 @@ class FeatureCase : public FeatureTensors {
   [[nodiscard]] std::string difference() const {
     std::vector<bool> written(o_.size());
     std::vector<bool> written_lse(lse_.size());
+    const Numbers numbers{k_.all(), v_.all()};
     for (int b = 0; b < shape_.batch; ++b)
       for (int h = 0; h < shape_.heads; ++h)
         for (int i = 0; i < entries_[at(b)].len_q; ++i) {
           const std::string row =
               "batch " + std::to_string(b) + " head " + std::to_string(h) + " row " + std::to_string(i) + ": ";
-          Row expected = row_of(b, h, i);
+          Row expected = row_of(numbers, b, h, i);
           const double growth = std::max(1.0, finish(b, h, i, expected.out));
           for (int c = 0; c < problem_.head_dim; ++c) {
             const std::size_t place = query_place(b, h, i) + at(c);
@@ -69,6 +71,10 @@ class FeatureCase : public FeatureTensors {
     bool weightless;  ///< sees no key
     std::vector<double> size;
     std::vector<double> squares;
+  };
+
+  struct Numbers {
+    std::vector<double> k, v;
   };
 
   /// By counting: buckets of 32 and 128 of either kind.
@@ -120,7 +126,7 @@ class FeatureCase : public FeatureTensors {
   }
 
   // ---- the same in double precision
-  [[nodiscard]] Row row_of(int b, int h, int row) const {
+  [[nodiscard]] Row row_of(const Numbers& numbers, int b, int h, int row) const {
     const FeatureEntry& e = entries_[at(b)];
     const int d = problem_.head_dim;
     std::vector<double> p(at(e.len_k), -INFINITY);
@@ -131,9 +137,7 @@ class FeatureCase : public FeatureTensors {
     for (int j = 0; j < e.len_k; ++j) {
       if (!sees(b, row, j) || !lists(b, h, row, j)) continue;
       const std::size_t key = key_place(b, h / p_.group_size, j);
-      double s = 0;
-      for (int c = 0; c < d; ++c) s += query[at(c)] * k_.get(key + at(c));
-      s *= p_.scale;
+      double s = dot(query.data(), &numbers.k[key], d) * p_.scale;
       if (shape_.softcap != 0) s = shape_.softcap * std::tanh(s / shape_.softcap);
       if (shape_.bias && !is_full(b, h, row, j)) s += bias_at(b, h, row, j);
       if (shape_.relative) s += relative_[at(h * shape_.relative->all + bucket(j - (row + e.len_k - e.len_q)))];
@@ -155,12 +159,7 @@ class FeatureCase : public FeatureTensors {
       if (p[at(j)] == 0) continue;
       const std::size_t key = key_place(b, h / p_.group_size, j);
       const double weight = p[at(j)] / sum * kept(b, h, row, j);
-      for (int c = 0; c < d; ++c) {
-        const double term = weight * v_.get(key + at(c));
-        result.out[at(c)] += term;
-        result.size[at(c)] += std::fabs(term);
-        result.squares[at(c)] += term * term;
-      }
+      add_terms(weight, &numbers.v[key], d, result.out.data(), result.size.data(), result.squares.data());
     }
     return result;
   }

@@ -163,6 +163,8 @@ std::byte* pointer_to(unsigned address, std::size_t bytes);
 ByteBarrier& byte_barrier(unsigned address, bool initialise = false);
 
 float load_16(bool bf16, const std::byte* from);
+/// `count` elements that follow each other, at every `stride`-th float from `to` on.
+void load_16(bool bf16, const std::byte* from, int count, float* to, int stride);
 std::uint16_t round_16(bool bf16, float x);
 
 }  // namespace heed::emulator

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "emulator/device/device.hpp"
+#include "emulator/device/products.hpp"
 #include "kernels/contract.hpp"
 #include "kernels/eight_bits.hpp"
 #include "kernels/tile/fragment.hpp"
@@ -10,40 +11,9 @@ namespace heed::ptx {
 
 template <Element kElement>
 void mma_m16n8k16(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
-  struct Operands {
-    float* d;
-    const unsigned* a;
-    unsigned b[2];
-  } mine{d, a, {b0, b1}};
-  emulator::meet("mma", emulator::own_warp(), emulator::lane(), 32, &mine, [](std::vector<void*>& all) {
-    constexpr bool kBf16 = kElement == Element::bf16;
-    float a_values[16][16];
-    float b_values[16][8];
-    for (int lane = 0; lane < 32; ++lane) {
-      const auto* o = static_cast<const Operands*>(all[static_cast<std::size_t>(lane)]);
-      for (int half = 0; half < 2; ++half) {
-        for (int r = 0; r < 4; ++r) {
-          const tile::Coordinate at = tile::a_element(lane, r, half);
-          a_values[at.row][at.column] =
-              emulator::load_16(kBf16, reinterpret_cast<const std::byte*>(&o->a[r]) + 2 * half);
-        }
-        for (int r = 0; r < 2; ++r) {
-          const tile::Coordinate at = tile::b_element(lane, r, half);
-          b_values[at.row][at.column] =
-              emulator::load_16(kBf16, reinterpret_cast<const std::byte*>(&o->b[r]) + 2 * half);
-        }
-      }
-    }
-    for (int lane = 0; lane < 32; ++lane) {
-      auto* o = static_cast<Operands*>(all[static_cast<std::size_t>(lane)]);
-      for (int i = 0; i < 4; ++i) {
-        const tile::Coordinate at = tile::accumulator_element(lane, i);
-        float sum = 0;
-        for (int k = 0; k < 16; ++k) sum += a_values[at.row][k] * b_values[k][at.column];
-        o->d[i] += sum;
-      }
-    }
-  });
+  emulator::FragmentOperands mine{d, a, {b0, b1}};
+  emulator::meet("mma", emulator::own_warp(), emulator::lane(), 32, &mine,
+                 [](std::vector<void*>& all) { emulator::multiply_fragments(kElement == Element::bf16, all.data()); });
 }
 
 /// Of the operands the upper 19 bits count. Sums are rounded towards zero, as the tensor cores do.

@@ -1,9 +1,8 @@
 // Stand-ins for kernels/ptx/wgmma.cuh.
 #pragma once
 
-#include <limits>
-
 #include "emulator/device/device.hpp"
+#include "emulator/device/products.hpp"
 #include "kernels/contract.hpp"
 #include "kernels/tile/fragment.hpp"
 
@@ -40,17 +39,36 @@ struct WarpgroupOperands {
   bool accumulate;
 };
 
-/// Element of a matrix in shared memory by its descriptor. `major`: the index along the contiguous dimension.
-inline float element_at(bool bf16, unsigned long long descriptor, int major_box, int major, int minor) {
+constexpr int kChunk = 8;  // elements of 16 bytes, which the swizzle leaves together
+
+/// A chunk of a matrix in shared memory by its descriptor, at every `stride`-th float from `to` on. `major`: the index
+/// of the first element along the contiguous dimension.
+inline void load_chunk(bool bf16, unsigned long long descriptor, int major_box, int major, int minor, float* to,
+                       int stride) {
   if (descriptor >> 62 != 1) throw std::logic_error("a matrix descriptor without the 128-byte swizzle");
   const unsigned start = static_cast<unsigned>(descriptor & 0x3FFF) << 4;
   const unsigned leading = static_cast<unsigned>(descriptor >> 16 & 0x3FFF) << 4;
-  const unsigned stride = static_cast<unsigned>(descriptor >> 32 & 0x3FFF) << 4;
-  unsigned address = start + static_cast<unsigned>(major_box) * leading + static_cast<unsigned>(minor / 8) * stride +
+  const unsigned of_rows = static_cast<unsigned>(descriptor >> 32 & 0x3FFF) << 4;
+  unsigned address = start + static_cast<unsigned>(major_box) * leading + static_cast<unsigned>(minor / 8) * of_rows +
                      static_cast<unsigned>(minor % 8) * 128 + static_cast<unsigned>(major) * 2;
   address ^= (address >> 7 & 7) << 4;
   address |= emulator::self().block->rank << emulator::kRankShift;  // a descriptor is of the block's own
-  return emulator::load_16(bf16, emulator::pointer_to(address, 2));
+  emulator::load_16(bf16, emulator::pointer_to(address, 2 * kChunk), kChunk, to, stride);
+}
+
+/// The product of what 128 threads give, results of which each takes when it waits for the group.
+inline void multiply_warpgroup(const std::vector<void*>& all, const float* a, const float* b, int columns, int depth) {
+  emulator::Accumulators threads[128];
+  for (std::size_t t = 0; t < 128; ++t) {
+    const auto* o = static_cast<const WarpgroupOperands*>(all[t]);
+    emulator::Products& p = o->thread->products;
+    p.open.insert(o->d);
+    auto found = p.results.find(o->d);
+    if (found == p.results.end()) found = p.results.emplace(o->d, std::vector<float>(o->d, o->d + columns / 2)).first;
+    threads[t] = {found->second.data(), o->d};
+  }
+  emulator::multiply_warpgroup(threads, a, b, columns, depth,
+                               static_cast<const WarpgroupOperands*>(all[0])->accumulate);
 }
 
 template <Element kElement, int kColumns, bool kTransposedB>
@@ -60,48 +78,36 @@ void wgmma(float* d, const unsigned* a_registers, unsigned long long a, unsigned
   emulator::meet(
       "wgmma", me.block->warpgroups.at(me.index.x / 128), me.index.x % 128, 128, &mine, [](std::vector<void*>& all) {
         constexpr bool kBf16 = kElement == Element::bf16;
-        std::vector<float> a_values(64 * 16);
-        std::vector<float> b_values(16 * kColumns);
+        constexpr int kDepth = 16;
+        std::vector<float> a_values(64 * kDepth);
+        std::vector<float> b_values(kDepth * kColumns);
         const auto* first = static_cast<const WarpgroupOperands*>(all[0]);
-        for (int k = 0; k < 16; ++k) {
+        if constexpr (kTransposedB) {
+          for (int k = 0; k < kDepth; ++k)
+            for (int n = 0; n < kColumns; n += kChunk)
+              load_chunk(kBf16, first->b, n / 64, n % 64, k, &b_values[static_cast<std::size_t>(k * kColumns + n)], 1);
+        } else {
           for (int n = 0; n < kColumns; ++n)
-            b_values[static_cast<std::size_t>(k * kColumns + n)] =
-                kTransposedB ? element_at(kBf16, first->b, n / 64, n % 64, k) : element_at(kBf16, first->b, 0, k, n);
-          if (first->a_registers == nullptr)
-            for (int m = 0; m < 64; ++m)
-              a_values[static_cast<std::size_t>(m * 16 + k)] = element_at(kBf16, first->a, 0, k, m);
+            for (int k = 0; k < kDepth; k += kChunk)
+              load_chunk(kBf16, first->b, 0, k, n, &b_values[static_cast<std::size_t>(k * kColumns + n)], kColumns);
         }
+        if (first->a_registers == nullptr)
+          for (int m = 0; m < 64; ++m)
+            for (int k = 0; k < kDepth; k += kChunk)
+              load_chunk(kBf16, first->a, 0, k, m, &a_values[static_cast<std::size_t>(m * kDepth + k)], 1);
         for (int t = 0; t < 128; ++t) {
           const auto* o = static_cast<const WarpgroupOperands*>(all[static_cast<std::size_t>(t)]);
           if (o->a != first->a || o->b != first->b || o->accumulate != first->accumulate)
             throw std::logic_error("threads of a warpgroup give different operands");
           if (o->a_registers == nullptr) continue;
-          for (int r = 0; r < 4; ++r)
-            for (int half = 0; half < 2; ++half) {
-              const tile::Coordinate at = tile::a_element(t % 32, r, half);
-              a_values[static_cast<std::size_t>((t / 32 * 16 + at.row) * 16 + at.column)] =
-                  emulator::load_16(kBf16, reinterpret_cast<const std::byte*>(&o->a_registers[r]) + 2 * half);
-            }
-        }
-        for (int t = 0; t < 128; ++t) {
-          auto* o = static_cast<WarpgroupOperands*>(all[static_cast<std::size_t>(t)]);
-          emulator::Products& p = o->thread->products;
-          p.open.insert(o->d);
-          auto found = p.results.find(o->d);
-          if (found == p.results.end())
-            found = p.results.emplace(o->d, std::vector<float>(o->d, o->d + kColumns / 2)).first;
-          for (int i = 0; i < kColumns / 2; ++i) {
-            const tile::Coordinate at = tile::accumulator_element(t % 32, i % 4);
-            const int row = t / 32 * 16 + at.row;
-            const int column = i / 4 * 8 + at.column;
-            float sum = o->accumulate ? found->second[static_cast<std::size_t>(i)] : 0.0F;
-            for (int k = 0; k < 16; ++k)
-              sum += a_values[static_cast<std::size_t>(row * 16 + k)] *
-                     b_values[static_cast<std::size_t>(k * kColumns + column)];
-            found->second[static_cast<std::size_t>(i)] = sum;
-            o->d[i] = std::numeric_limits<float>::quiet_NaN();  // until the group is waited for
+          for (int r = 0; r < 4; ++r) {
+            // Both elements of a register are neighbours of one row.
+            const tile::Coordinate at = tile::a_element(t % 32, r, 0);
+            emulator::load_16(kBf16, reinterpret_cast<const std::byte*>(&o->a_registers[r]), 2,
+                              &a_values[static_cast<std::size_t>((t / 32 * 16 + at.row) * kDepth + at.column)], 1);
           }
         }
+        multiply_warpgroup(all, a_values.data(), b_values.data(), kColumns, kDepth);
       });
 }
 

@@ -31,7 +31,7 @@ void wgmma_e4m3(float* d, const unsigned* a_registers, unsigned long long a, uns
                    const auto* first = static_cast<const WarpgroupOperands*>(all[0]);
                    for (int k = 0; k < 32; ++k) {
                      for (int n = 0; n < kColumns; ++n)
-                       b_values[static_cast<std::size_t>(n * 32 + k)] = e4m3_at(first->b, n, k);
+                       b_values[static_cast<std::size_t>(k * kColumns + n)] = e4m3_at(first->b, n, k);
                      if (first->a_registers == nullptr)
                        for (int m = 0; m < 64; ++m)
                          a_values[static_cast<std::size_t>(m * 32 + k)] = e4m3_at(first->a, m, k);
@@ -49,25 +49,7 @@ void wgmma_e4m3(float* d, const unsigned* a_registers, unsigned long long a, uns
                              e4m3_to_float(static_cast<unsigned char>(o->a_registers[r] >> 8 * i & 0xffU));
                        }
                    }
-                   for (int t = 0; t < 128; ++t) {
-                     auto* o = static_cast<WarpgroupOperands*>(all[static_cast<std::size_t>(t)]);
-                     emulator::Products& p = o->thread->products;
-                     p.open.insert(o->d);
-                     auto found = p.results.find(o->d);
-                     if (found == p.results.end())
-                       found = p.results.emplace(o->d, std::vector<float>(o->d, o->d + kColumns / 2)).first;
-                     for (int i = 0; i < kColumns / 2; ++i) {
-                       const tile::Coordinate at = tile::accumulator_element(t % 32, i % 4);
-                       const int row = t / 32 * 16 + at.row;
-                       const int column = i / 4 * 8 + at.column;
-                       float sum = o->accumulate ? found->second[static_cast<std::size_t>(i)] : 0.0F;
-                       for (int k = 0; k < 32; ++k)
-                         sum += a_values[static_cast<std::size_t>(row * 32 + k)] *
-                                b_values[static_cast<std::size_t>(column * 32 + k)];
-                       found->second[static_cast<std::size_t>(i)] = sum;
-                       o->d[i] = std::numeric_limits<float>::quiet_NaN();  // until the group is waited for
-                     }
-                   }
+                   multiply_warpgroup(all, a_values.data(), b_values.data(), kColumns, 32);
                  });
 }
 
