@@ -1,11 +1,12 @@
 #include "verify/quantise.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 
 #include "base/parallel.hpp"
-#include "workload/half.hpp"
+#include "workload/elements.hpp"
 
 namespace heed::verify {
 namespace {
@@ -15,6 +16,26 @@ constexpr std::byte kNoNumber_int8{0x80};
 // What a group of values has been seen to hold: nothing, only NaN or infinity, numbers.
 constexpr float kNothing = -2;
 constexpr float kNoNumbers = -1;
+
+float size_of_number(float x) {
+  const float size = std::abs(x);
+  return size <= std::numeric_limits<float>::max() ? size : kNoNumbers;
+}
+
+// Eight at once: one waits for its last comparison.
+float largest_of_row(const float* values, std::int64_t count) {
+  std::array<float, 8> largest;
+  largest.fill(kNothing);
+  std::int64_t i = 0;
+  for (; i + 8 <= count; i += 8)
+    for (std::int64_t j = 0; j < 8; ++j) {
+      float& known = largest[static_cast<std::size_t>(j)];
+      const float size = size_of_number(values[i + j]);
+      known = size > known ? size : known;
+    }
+  for (; i < count; ++i) largest[0] = std::max(largest[0], size_of_number(values[i]));
+  return *std::max_element(largest.begin(), largest.end());
+}
 
 }  // namespace
 
@@ -30,19 +51,42 @@ Scales::Scales(const QuantisedTensor& tensor, const RowPlaces& places, bool are_
   const auto largest_of_head = [&](std::int64_t of_head, std::vector<float>& largest) {
     const std::int64_t entry = of_head / heads, head = of_head % heads;
     const EntryLengths& lengths = places.lengths()[static_cast<std::size_t>(entry)];
-    for (std::int64_t row = 0; row < (are_queries ? lengths.len_q : lengths.len_k); ++row) {
+    // Factors of heads lie beside each other: what is known is written when the factor changes, not with every value,
+    // for each write would take the cache line from the threads of other heads.
+    std::vector<float> known(static_cast<std::size_t>(channel() == 0 ? 1 : columns));
+    std::size_t first = 0;
+    const auto keep = [&] {
+      std::copy(known.begin(), known.end(), largest.begin() + static_cast<std::ptrdiff_t>(first));
+    };
+    const auto take = [&](std::size_t index) {
+      first = index;
+      std::copy_n(largest.begin() + static_cast<std::ptrdiff_t>(first), known.size(), known.begin());
+    };
+    const std::int64_t count = are_queries ? lengths.len_q : lengths.len_k;
+    for (std::int64_t row = 0; row < count; ++row) {
       const float* const from = values.data() + (of_head * rows + row) * columns;
-      const std::size_t first = index(entry, head, row, 0);
-      for (std::int64_t d = 0; d < columns; ++d) {
-        float& known = largest[first + static_cast<std::size_t>(channel() * d)];
-        known = std::max(known, std::isfinite(from[d]) ? std::abs(from[d]) : kNoNumbers);
-      }
+      const std::size_t index_of_row = index(entry, head, row, 0);
+      if (row > 0 && index_of_row != first) keep();
+      if (row == 0 || index_of_row != first) take(index_of_row);
+      if (channel() == 0)
+        known[0] = std::max(known[0], largest_of_row(from, columns));
+      else
+        for (std::int64_t d = 0; d < columns; ++d) {
+          float& column = known[static_cast<std::size_t>(d)];
+          column = std::max(column, size_of_number(from[d]));
+        }
     }
+    if (count > 0) keep();
   };
   if (tensor.by == ScaleBy::tensor) {
     std::vector<std::vector<float>> of_heads(static_cast<std::size_t>(batch * heads), {kNothing});
     parallel_for(batch * heads, 0, [&](std::int64_t i) { largest_of_head(i, of_heads[static_cast<std::size_t>(i)]); });
     for (const std::vector<float>& of_head : of_heads) factors_[0] = std::max(factors_[0], of_head[0]);
+  } else if (by_rows()) {
+    // Rows of two sequences may share a block.
+    parallel_for(heads, 0, [&](std::int64_t head) {
+      for (std::int64_t entry = 0; entry < batch; ++entry) largest_of_head(entry * heads + head, factors_);
+    });
   } else {
     parallel_for(batch * heads, 0, [&](std::int64_t i) { largest_of_head(i, factors_); });
   }
@@ -62,11 +106,16 @@ std::size_t Scales::index(std::int64_t batch, std::int64_t head, std::int64_t ro
                                   at.row / tensor_.rows * strides_.row);
 }
 
-void store_quantised(Dtype dtype, void* data, std::size_t index, float value, float factor) {
-  if (dtype == Dtype::int8 && std::isnan(value))
-    static_cast<std::byte*>(data)[index] = kNoNumber_int8;
-  else
-    store_element(dtype, data, index, std::isnan(factor) ? factor : value / factor);
+void store_quantised(Dtype dtype, void* data, std::size_t index, const float* values, std::size_t count,
+                     const float* factors, bool by_column) {
+  if (by_column) {
+    for (std::size_t i = 0; i < count; ++i) store_quantised(dtype, data, index + i, values + i, 1, factors + i, false);
+    return;
+  }
+  store_elements(dtype, data, index, values, count, *factors);  // NaN where the factor is
+  if (dtype == Dtype::int8)
+    for (std::size_t i = 0; i < count; ++i)
+      if (std::isnan(values[i])) static_cast<std::byte*>(data)[index + i] = kNoNumber_int8;
 }
 
 std::uint64_t most_scale_bytes(const QuantisedTensor& tensor, std::int64_t batch, std::int64_t heads, std::int64_t rows,

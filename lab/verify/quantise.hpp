@@ -41,8 +41,11 @@ class Scales {
   std::vector<float> factors_;
 };
 
-/// A value of a quantised tensor as its element. In int8, which has no NaN, a NaN is -128, that no number becomes.
-void store_quantised(Dtype dtype, void* data, std::size_t index, float value, float factor);
+/// Values of a quantised tensor as elements from `index` on. In int8, which has no NaN, a NaN is -128, that no number
+/// becomes.
+/// @param factors one of all, or one of each if `by_column`
+void store_quantised(Dtype dtype, void* data, std::size_t index, const float* values, std::size_t count,
+                     const float* factors, bool by_column);
 
 /// Bytes that a tensor's factors take at most. @param rows with their padding, of pages those of all pages
 std::uint64_t most_scale_bytes(const QuantisedTensor& tensor, std::int64_t batch, std::int64_t heads, std::int64_t rows,

@@ -4,7 +4,7 @@
 #include "base/check.hpp"
 #include "base/parallel.hpp"
 #include "verify/scene.hpp"
-#include "workload/half.hpp"
+#include "workload/elements.hpp"
 
 namespace heed::verify {
 
@@ -67,14 +67,12 @@ void Scene::put_input(const Input& input, const InputValues& all_values, const S
       const RowPlace at = input.are_queries ? places_.query(batch, row) : places_.key(batch, row);
       const auto base = static_cast<std::size_t>(element_index(place.strides, at, head));
       const std::size_t factor = scales == nullptr ? 0 : scales->index(batch, head, row, 0);
-      for (std::int64_t d = 0; d < input.dim; ++d) {
-        const auto column = static_cast<std::size_t>(d);
-        if (scales == nullptr)
-          store_element(input.dtype, to, base + column, source[d]);
-        else
-          store_quantised(input.dtype, to, base + column, source[d],
-                          scales->factors()[factor + (scales->channel() != 0 ? column : 0)]);
-      }
+      const auto columns = static_cast<std::size_t>(input.dim);
+      if (scales == nullptr)
+        store_elements(input.dtype, to, base, source, columns);
+      else
+        store_quantised(input.dtype, to, base, source, columns, scales->factors().data() + factor,
+                        scales->channel() != 0);
     }
   });
   if (scales == nullptr) return;

@@ -44,4 +44,30 @@ void load_elements(Dtype dtype, const void* data, std::size_t index, std::size_t
   }
 }
 
+/// `count` values as elements from `index` on, each the nearest to value / divisor. The dtype is asked for once, not
+/// with each element.
+inline void store_elements(Dtype dtype, void* data, std::size_t index, const float* values, std::size_t count,
+                           float divisor = 1) {
+  const auto store = [&](auto* to, const auto& convert) {
+    if (divisor == 1)
+      for (std::size_t i = 0; i < count; ++i) to[index + i] = convert(values[i]);
+    else
+      for (std::size_t i = 0; i < count; ++i) to[index + i] = convert(values[i] / divisor);
+  };
+  switch (dtype) {
+    case Dtype::fp16:
+      return store(static_cast<std::uint16_t*>(data), float_to_fp16);
+    case Dtype::bf16:
+      return store(static_cast<std::uint16_t*>(data), float_to_bf16);
+    case Dtype::fp32:
+      return store(static_cast<float*>(data), [](float x) { return x; });
+    case Dtype::e4m3:
+      return store(static_cast<unsigned char*>(data), float_to_e4m3);
+    case Dtype::e5m2:
+      return store(static_cast<unsigned char*>(data), float_to_e5m2);
+    case Dtype::int8:
+      return store(static_cast<unsigned char*>(data), float_to_int8);
+  }
+}
+
 }  // namespace heed
