@@ -4,6 +4,8 @@ import importlib.machinery
 import importlib.util
 import json
 import pathlib
+import subprocess
+import sys
 import tempfile
 import unittest
 
@@ -27,6 +29,16 @@ class Fleet(unittest.TestCase):
         self.assertEqual(script.gpus_of("0-3"), [0, 1, 2, 3])
         self.assertEqual(script.gpus_of("2,5-6"), [2, 5, 6])
         self.assertRaises(ValueError, script.gpus_of, "0-")
+
+    def test_wrong_usage(self):
+        for arguments, words in {
+            ("--gpus", "0"): "two different ones",
+            ("--gpus", "a-b"): "write 0-3 or 0,2",
+            ("--gpus", "0-1", "--shapes", "b1h8l512d64"): "as many workloads as GPUs",
+            ("--gpus", "0-1", "--trials", "0"): "a trial",
+        }.items():
+            done = subprocess.run([sys.executable, SCRIPT, "heed", "out.json", *arguments], capture_output=True, text=True, check=False)
+            self.assertEqual((done.returncode, words in done.stderr), (2, True), done.stderr)
 
     def test_a_fleet_reads_the_calls(self):
         with tempfile.TemporaryDirectory() as folder:
