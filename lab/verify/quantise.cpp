@@ -51,32 +51,19 @@ Scales::Scales(const QuantisedTensor& tensor, const RowPlaces& places, bool are_
   const auto largest_of_head = [&](std::int64_t of_head, std::vector<float>& largest) {
     const std::int64_t entry = of_head / heads, head = of_head % heads;
     const EntryLengths& lengths = places.lengths()[static_cast<std::size_t>(entry)];
-    // Factors of heads lie beside each other: what is known is written when the factor changes, not with every value,
-    // for each write would take the cache line from the threads of other heads.
-    std::vector<float> known(static_cast<std::size_t>(channel() == 0 ? 1 : columns));
-    std::size_t first = 0;
-    const auto keep = [&] {
-      std::copy(known.begin(), known.end(), largest.begin() + static_cast<std::ptrdiff_t>(first));
-    };
-    const auto take = [&](std::size_t index) {
-      first = index;
-      std::copy_n(largest.begin() + static_cast<std::ptrdiff_t>(first), known.size(), known.begin());
-    };
     const std::int64_t count = are_queries ? lengths.len_q : lengths.len_k;
+    const auto raise = [](float& known, float size) { known = std::max(known, size); };
+    // Factors of heads lie beside each other: they are written once a head, not with every row, for each write would
+    // take the cache line from the threads of other heads.
+    float of_all = kNothing;
     for (std::int64_t row = 0; row < count; ++row) {
       const float* const from = values.data() + (of_head * rows + row) * columns;
-      const std::size_t index_of_row = index(entry, head, row, 0);
-      if (row > 0 && index_of_row != first) keep();
-      if (row == 0 || index_of_row != first) take(index_of_row);
-      if (channel() == 0)
-        known[0] = std::max(known[0], largest_of_row(from, columns));
+      if (channel() != 0)
+        for (std::int64_t d = 0; d < columns; ++d) raise(largest[index(entry, head, row, d)], size_of_number(from[d]));
       else
-        for (std::int64_t d = 0; d < columns; ++d) {
-          float& column = known[static_cast<std::size_t>(d)];
-          column = std::max(column, size_of_number(from[d]));
-        }
+        raise(by_rows() ? largest[index(entry, head, row, 0)] : of_all, largest_of_row(from, columns));
     }
-    if (count > 0) keep();
+    if (channel() == 0 && !by_rows()) raise(largest[index(entry, head, 0, 0)], of_all);
   };
   if (tensor.by == ScaleBy::tensor) {
     std::vector<std::vector<float>> of_heads(static_cast<std::size_t>(batch * heads), {kNothing});
