@@ -97,7 +97,10 @@ def block_of(torch, graph, before):
 def row_of(torch, driver, binary, workload, between_mb, most, quads):
     """The loop's times for one workload and so many megabytes read in between; times are of one step."""
     generator = torch.Generator("cuda").manual_seed(1)
-    make = lambda heads, length: torch.randn(1, heads, length, workload.dim, generator=generator, device="cuda").to(torch.bfloat16)  # noqa: E731
+
+    def make(heads, length):
+        return torch.randn(1, heads, length, workload.dim, generator=generator, device="cuda").to(torch.bfloat16)
+
     q, k, v = make(workload.heads, 1), make(workload.heads_kv, workload.len_k), make(workload.heads_kv, workload.len_k)
     rows = between_mb * 1_000_000 // (2 * COLUMNS)
     matrices = [torch.randn(rows, COLUMNS, device="cuda").to(torch.bfloat16) for _ in range(STEPS if rows else 0)]

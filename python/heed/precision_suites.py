@@ -7,7 +7,7 @@ heed.precision_contenders.
 import re
 from dataclasses import dataclass
 
-from heed.suites import BYTES, HIDDEN, TOKENS, BadWorkload, Suite, Workload, parse_workload
+from heed.suites import BYTES, DECODE, HIDDEN, TOKENS, BadWorkload, Suite, Workload, parse_workload
 
 GRANULARITIES = ("tensor", "head", "token", "channel")  # and blockN
 EIGHT_BITS = ("e4m3", "e5m2", "int8")
@@ -17,15 +17,8 @@ DIMS = (64, 128, 256)
 MODES = {"fp8": ("qkv/e4m3/head", False), "int8_smooth": ("q/int8/block32+k/int8/block64", True)}
 # {cache: the same}, as heed programs build --precision names them: K and V that earlier steps quantised, and queries that are not.
 CACHES = {"cache_e4m3": ("kv/e4m3/head", False), "cache_int8": ("kv/int8/head", False)}
-DECODE = (
-    "b8h32hkv4l1k8192d128:fp16",
-    "b1h32hkv8l1k32768d128:fp16",
-    "b64h32hkv8l1k2048d128:fp16",
-    "b16h32hkv8l1k4096d128:bf16",
-    "b1h64hkv8l1k131072d128:bf16",
-    "b8h32hkv8l5k4096d128:bf16:causal_bottom_right",
-    "b8h32hkv8l1k8192d64:fp16",
-)
+FORMATS = MODES | CACHES
+FEW_QUERIES = (*DECODE, "b16h32hkv8l1k4096d128:bf16", "b1h64hkv8l1k131072d128:bf16", "b8h32hkv8l5k4096d128:bf16:causal_bottom_right", "b8h32hkv8l1k8192d64")
 
 
 @dataclass(frozen=True)
@@ -58,24 +51,24 @@ def parse_quantised(text):
 
 @dataclass(frozen=True)
 class QuantisedCall(Workload):
-    """A workload of fp16 or bf16 tensors that a mode of MODES or CACHES quantises."""
+    """A workload of fp16 or bf16 tensors that a mode of FORMATS quantises."""
 
     mode: str = "fp8"
 
     @property
     def formats(self):
         """{"q": TensorFormat, ...} of the tensors that are quantised."""
-        return parse_quantised((MODES | CACHES)[self.mode][0])
+        return parse_quantised(FORMATS[self.mode][0])
 
     @property
     def smooth(self):
         """Whether the mean of K over keys is taken out before."""
-        return (MODES | CACHES)[self.mode][1]
+        return FORMATS[self.mode][1]
 
     @property
     def text(self):
         """As the command line of Heed spells it."""
-        return f"{self}:quantised={(MODES | CACHES)[self.mode][0]}"
+        return f"{self}:quantised={FORMATS[self.mode][0]}"
 
     @property
     def name(self):
@@ -103,7 +96,7 @@ def _points(mode):
 
 
 def _decode(cache):
-    dense = [parse_workload(text) for text in DECODE]
+    dense = [parse_workload(text) for text in FEW_QUERIES]
     return tuple(QuantisedCall(w.batch, w.heads, w.heads_kv, w.len_q, w.len_k, w.dim, w.dtype, w.mask, mode=cache) for w in dense)
 
 

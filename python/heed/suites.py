@@ -322,16 +322,18 @@ def random_calls(seed, count=RANDOM_CALLS):
     return tuple(chosen)
 
 
+DECODE = ("b8h32hkv4l1k8192d128", "b1h32hkv8l1k32768d128", "b64h32hkv8l1k2048d128")
+
+
 def suites(seed=1):
     """Every suite by name; the seed decides acceptance's and random's workloads."""
     acceptance = _both_masks("b1h8l512d64", "b2h8l2048d64", "b2h8l2048d128") + random_workloads(seed)
-    decode = ("b8h32hkv4l1k8192d128", "b1h32hkv8l1k32768d128", "b64h32hkv8l1k2048d128")
     # A set of throughput's or decode's inputs alone exceeds an L2: every call reads cold inputs, and there is no warm mode.
     every = (
         Suite("latency", "small and medium shapes, full and causal, fp16", _both_masks(*LATENCY), ("graph_warm", "graph_cold"), "us"),
         Suite("throughput", "16384 tokens, hidden 2048, full and causal, fp16 and bf16", _throughput(), ("graph_cold",), "TFLOP/s"),
         Suite("acceptance", f"six shapes and {RANDOM_WORKLOADS} random ones by seed: error against float64", acceptance, ("acceptance",), "error"),
-        Suite("decode", "one query against a long cache of grouped heads, fp16", decode, ("graph_cold",), "us", copies=True),
+        Suite("decode", "one query against a long cache of grouped heads, fp16", DECODE, ("graph_cold",), "us", copies=True),
         Suite("models", "calls of models in use: prefill, decoding, encoders, image and protein models", tuple(text for text, _ in MODELS), ("graph_warm",), "us"),
         Suite("random", f"{RANDOM_CALLS} calls of the kinds that models send, by seed: prefill, decoding, cross attention, short rows", random_calls(seed), ("graph_warm",), "us"),
         Suite("windows", "sliding windows of 1024 and 128 keys and of 512 to either side beside the dense causal mask, bf16", _windows(), ("graph_cold",), "TFLOP/s"),

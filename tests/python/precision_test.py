@@ -52,7 +52,7 @@ class Points(unittest.TestCase):
 
     def test_caches_are_keys_and_values_of_few_queries(self):
         calls = precision_suites.suites()["caches"].workloads
-        self.assertEqual(len({call.name for call in calls}), 2 * len(precision_suites.DECODE))
+        self.assertEqual(len({call.name for call in calls}), 2 * len(precision_suites.FEW_QUERIES))
         for call in calls:
             self.assertEqual(call.formats.keys(), {"k", "v"})
             self.assertLessEqual(call.len_q, 16)
