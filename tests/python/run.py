@@ -5,6 +5,8 @@
 Several files run one after the other, each in a process forked from this one, which has imported PyTorch and the modules of --import:
 that takes 3 s of a processor (transformers and diffusers 7 s more), as long as many files themselves.
 
+Every test draws the same random numbers in every run, whatever ran before it: a failure comes again.
+
 Exit code: 0 passed, 1 failed, 77 when every test skipped (CTest's SKIP_RETURN_CODE): a file, or all of them, is skipped only if nothing
 in it ran.
 """
@@ -16,6 +18,7 @@ import gc
 import importlib
 import importlib.util
 import os
+import random
 import sys
 import unittest
 from pathlib import Path
@@ -43,6 +46,16 @@ def take_a_processor():
     return None
 
 
+class SeededResult(unittest.TextTestResult):
+    """Seeds the generators of Python and, where a test has imported it, PyTorch before every test."""
+
+    def startTest(self, test):
+        random.seed(0)
+        if "torch" in sys.modules:
+            sys.modules["torch"].manual_seed(0)
+        super().startTest(test)
+
+
 def exit_code(result):
     """What a finished run ends with."""
     # setUpModule skips a file as one, before any test of it counts as run, and a part of a test (subTest) skips beside parts that ran.
@@ -66,7 +79,7 @@ def run_file(path):
             raise
         print(f"skipped: {file.stem}: PyTorch is not installed")
         return ALL_SKIPPED
-    result = unittest.TextTestRunner(stream=sys.stdout, verbosity=1).run(unittest.defaultTestLoader.loadTestsFromModule(module))
+    result = unittest.TextTestRunner(stream=sys.stdout, verbosity=1, resultclass=SeededResult).run(unittest.defaultTestLoader.loadTestsFromModule(module))
     for test, reason in result.skipped:
         print(f"skipped: {test.id()}: {reason}")
     return exit_code(result)

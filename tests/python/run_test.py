@@ -22,7 +22,7 @@ class Runner(unittest.TestCase):
             for file, text in zip(files, texts, strict=True):
                 file.write_text(text)
             # In the place of PyTorch, whose import takes seconds.
-            (Path(folder) / "torch.py").write_text("print('torch is imported', flush=True)\n")
+            (Path(folder) / "torch.py").write_text("seeds = []\nmanual_seed = seeds.append\nprint('torch is imported', flush=True)\n")
             environment = {**os.environ, "PYTHONPATH": folder}
             return subprocess.run(
                 [sys.executable, str(RUNNER), "--import", modules, *map(str, files)], capture_output=True, text=True, timeout=300, env=environment
@@ -53,6 +53,14 @@ class Runner(unittest.TestCase):
 
     def test_a_file_that_cannot_be_imported_fails(self):
         self.assertEqual(self.run_file("import no_such_module_anywhere\n").returncode, 1)
+
+    def test_every_test_draws_the_same_numbers(self):
+        drawn = "import random, torch\n" + HEAD + "".join(
+            f"    def test_{name}(self):\n        print('\\ndrawn', random.random(), torch.seeds)\n" for name in "ab"
+        )
+        lines = [line for line in self.run_file(drawn).stdout.splitlines() if line.startswith("drawn")]
+        self.assertEqual([line.split()[1] for line in lines], [lines[0].split()[1]] * 2)
+        self.assertEqual([line.split(maxsplit=2)[2] for line in lines], ["[0]", "[0, 0]"])
 
     def test_of_several_files_each_has_a_process_and_all_have_one_import(self):
         own = "import os, unittest, torch\nassert 'HEED_SEEN' not in os.environ\nos.environ['HEED_SEEN'] = 'yes'\n" + HEAD.split("\n", 1)[1] + PASSES
