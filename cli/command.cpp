@@ -82,7 +82,7 @@ std::unique_ptr<jit::Builder> MachineOptions::builder() const {
   return std::make_unique<jit::Builder>(options);
 }
 
-void WorkloadOptions::add_to(CLI::App& app) {
+void WorkloadOptions::add_shape_to(CLI::App& app) {
   app.add_option("--shape", shape, "Workload, e.g. b1h8l512d64 or b8h32hkv4l1k8192d128:bf16:causal_top_left");
   app.add_option("--dtype", dtype, "fp16, bf16 or fp32 [fp16]");
   app.add_option("--causal", causal, "top-left or bottom-right: which corner the causal mask is aligned to [no mask]");
@@ -96,6 +96,11 @@ void WorkloadOptions::add_to(CLI::App& app) {
       "--quantised", quantised,
       "TENSORS/DTYPE/GRANULARITY, e.g. qkv/e4m3/head or q/int8/block128+k/int8/block64: 8-bit Q, K or V with "
       "scale factors, which Heed makes of the inputs [none]");
+}
+
+void WorkloadOptions::add_to(CLI::App& app) {
+  may_be_tensors = true;
+  add_shape_to(app);
   app.add_option(
       "--features", features,
       "Features as a workload's text names them, for tensors of your own, e.g. softcap=50:sinks:key_lengths. "
@@ -135,7 +140,8 @@ Workload WorkloadOptions::workload(const std::optional<QkvTensors>& tensors) con
     throw Error(ErrorCode::usage, "--dtype and tensor files exclude each other: the dtype is taken from the tensors",
                 dtype);
   if (!tensors && shape.empty())
-    throw Error(ErrorCode::usage, "no workload: give --shape, e.g. --shape b1h8l512d64, or tensors with --qkv");
+    throw Error(ErrorCode::usage, fmt::format("no workload: give --shape, e.g. --shape b1h8l512d64{}",
+                                              may_be_tensors ? ", or tensors with --qkv" : ""));
   Workload workload = tensors ? tensors->workload : parse_workload(shape);
   if (!dtype.empty()) workload.dtype = parse_dtype(dtype);
   if (!causal.empty()) workload.mask = parse_mask(causal);

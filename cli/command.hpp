@@ -49,7 +49,11 @@ struct WorkloadOptions {
   std::string features;
   std::string qkv;
   std::string q, k, v;
+  bool may_be_tensors = false;
 
+  /// --shape to --quantised: for commands that draw their inputs
+  void add_shape_to(CLI::App& app);
+  /// Those and real tensors
   void add_to(CLI::App& app);
   [[nodiscard]] bool has_tensors() const { return !qkv.empty() || !q.empty() || !k.empty() || !v.empty(); }
   /// The tensor files by their absolute paths, for the store; none when they were not given.

@@ -50,11 +50,7 @@ std::string text_of(const evolve::SourceJudge& judge, const evolve::Judgement& j
 
 int judge(const JudgeOptions& o) {
   const std::string reply = read_patch(o.patch);
-  const std::optional<QkvTensors> tensors = o.workload.tensors();
-  if (tensors)
-    throw Error(ErrorCode::usage, "heed judge takes its inputs at random, as searches without tensors do; give --shape",
-                o.workload.qkv);
-  const Workload workload = o.workload.workload(tensors);
+  const Workload workload = o.workload.workload(std::nullopt);
   const std::string name = o.family.substr(0, o.family.find(':'));
   const DeviceFacts device = o.family == kAutomatic ? o.machine.choose()
                              : find_family(name).device() == DeviceKind::cpu
@@ -87,7 +83,7 @@ void add_judge(CLI::App& app, int& exit_code) {
                    "A file with the edits, - for stdin: blocks of search and replace, a unified diff or whole files, "
                    "in any text")
       ->required();
-  o->workload.add_to(*command);
+  o->workload.add_shape_to(*command);
   o->machine.add_to(*command);
   o->store.add_to(*command);
   command->footer(

@@ -30,7 +30,7 @@ struct Timed {
       t.q = static_cast<const std::byte*>(t.q) + from.q_bytes;
       t.k = of_set(from.k).k;
       t.v = of_set(from.v).v;
-      t.o = of_set(from.o).o;
+      t.o = image.address() + sets.output_offset(from.output);
       tensors.push_back(t);
     }
     expect_ok(heed_plan_prepare(plan.get(), workspace_address, stream.get()));

@@ -41,6 +41,19 @@ bool inputs_are_protected() {
   return result;
 }
 
+bool is_poison(const std::byte* bytes, std::uint64_t count) {
+  return std::all_of(bytes, bytes + count, [](std::byte byte) { return byte == std::byte{0xff}; });
+}
+
+// As many of `count` things as are affordable, in random order.
+std::vector<int> some_of(int count, double bytes_of_each, Random& random) {
+  std::vector<int> all(static_cast<std::size_t>(count));
+  std::iota(all.begin(), all.end(), 0);
+  for (std::size_t i = all.size(); i > 1; --i) std::swap(all[i - 1], all[random.below(i)]);
+  all.resize(static_cast<std::size_t>(std::clamp(kMostCheckedBytes / bytes_of_each, 1.0, static_cast<double>(count))));
+  return all;
+}
+
 std::vector<float> scales(const Workload& w, KeyScale kind, Random& random) {
   std::vector<float> result(static_cast<std::size_t>(w.dim), 1.0F);
   const double deviation = w.softmax_scale() * std::sqrt(static_cast<double>(w.dim));
@@ -61,11 +74,10 @@ std::vector<float> scales(const Workload& w, KeyScale kind, Random& random) {
 SpotCheck::SpotCheck(TimedSets& sets, std::uint64_t seed, bool whole_passes) : sets_(sets), seed_(seed) {
   const TimingPlan& plan = sets.plan();
   Random random(seed);
-  looked_at_.resize(static_cast<std::size_t>(plan.sets));
-  std::iota(looked_at_.begin(), looked_at_.end(), 0);
-  for (std::size_t i = looked_at_.size(); i > 1; --i) std::swap(looked_at_[i - 1], looked_at_[random.below(i)]);
-  const double affordable = kMostCheckedBytes / static_cast<double>(sets.stride());
-  looked_at_.resize(static_cast<std::size_t>(std::clamp(affordable, 1.0, static_cast<double>(plan.sets))));
+  looked_at_ = some_of(plan.sets, static_cast<double>(sets.stride()), random);
+  outputs_ = looked_at_;
+  if (sets.outputs() > plan.sets)
+    outputs_ = some_of(sets.outputs(), static_cast<double>(sets.scene(0).o().bytes), random);
   if (whole_passes) {
     launches_ = plan.launches;
     totals_ = {sets.product()};
@@ -101,7 +113,8 @@ std::vector<worker::Range> SpotCheck::wanted() const {
 }
 
 std::uint64_t SpotCheck::kept_bytes(const TimedSets& sets, const worker::Worker& worker) {
-  return is_in_place(worker) ? sets.scene(0).o().bytes : sets.stride();
+  return is_in_place(worker) ? sets.scene(0).o().bytes * static_cast<std::uint64_t>(sets.outputs())
+                             : sets.stride() * static_cast<std::uint64_t>(sets.plan().sets);
 }
 
 SpotCheck::Image SpotCheck::take(worker::Worker& worker, int slot, bool keep, double limit_s) {
@@ -115,9 +128,10 @@ SpotCheck::Image SpotCheck::take(worker::Worker& worker, int slot, bool keep, do
                                 keep && inputs_are_protected() ? TimedSets::Reach::but_inputs : TimedSets::Reach::all);
   if (!keep) return image;
   std::vector<std::byte> kept = sets_.take_buffer();
-  const std::uint64_t each = kept_bytes(sets_, worker);
-  kept.resize(looked_at_.size() * each);
-  parallel_for(std::ssize(looked_at_), 0, [&](std::int64_t i) {
+  const std::uint64_t each = in_place ? sets_.scene(0).o().bytes : sets_.stride();
+  const std::size_t count = in_place ? outputs_.size() : looked_at_.size();
+  kept.resize(count * each);
+  parallel_for(static_cast<std::int64_t>(count), 0, [&](std::int64_t i) {
     const auto index = static_cast<std::size_t>(i);
     std::memcpy(kept.data() + index * each, in_place ? output_of(worker, image, index) : bytes_of(worker, image, index),
                 each);
@@ -142,45 +156,65 @@ const std::byte* SpotCheck::bytes_of(worker::Worker& worker, const Image& image,
 }
 
 const std::byte* SpotCheck::output_of(worker::Worker& worker, const Image& image, std::size_t index) const {
-  const verify::Place& o = sets_.scene(looked_at_[index]).o();
-  const bool is_output_alone = !image.kept.empty() && image.memory;
-  return is_output_alone ? image.kept.data() + index * o.bytes : bytes_of(worker, image, index) + o.offset;
+  const verify::Place& o = sets_.scene(0).o();
+  if (!is_in_place(worker)) return bytes_of(worker, image, index) + o.offset;
+  return image.kept.empty() ? worker.arena().data() + sets_.output_offset(outputs_[index])
+                            : image.kept.data() + index * o.bytes;
 }
 
-int SpotCheck::writer(int set, const worker::Stopped& stopped) const {
+int SpotCheck::writer(int output, const worker::Stopped& stopped) const {
   for (int n = stopped.complete; n < stopped.begun; ++n)
-    if (sets_.sources(n).o == set) return kUnderWay;
-  for (int n = stopped.complete - 1; n >= 0; --n)
-    if (sets_.sources(n).o == set) return n;
+    if (sets_.sources(n).output == output) return kUnderWay;
+  return last_writer(output, stopped.complete);
+}
+
+int SpotCheck::last_writer(int output, int launches) const {
+  for (int n = launches - 1; n >= 0; --n)
+    if (sets_.sources(n).output == output) return n;
   return kEarlier;
 }
 
-bool SpotCheck::saw_outputs(const Image& image) const {
-  return std::any_of(looked_at_.begin(), looked_at_.end(),
-                     [&](int set) { return writer(set, image.stopped) != kUnderWay; });
+int SpotCheck::earlier_writer(int output) const {
+  const int all = sets_.plan().launches;
+  return last_writer(output, replays_ > 0 ? all : std::min(all, worker::kCpuLead));
+}
+
+// Whether a launch that was stopped works in the workspace of the set, and with its semaphores.
+bool SpotCheck::uses_workspace(int set, const worker::Stopped& stopped) const {
+  for (int n = stopped.complete; n < stopped.begun; ++n)
+    if (sets_.sources(n).workspace == set) return true;
+  return false;
+}
+
+bool SpotCheck::is_known(const worker::Worker& worker, int output, int writer) const {
+  if (writer != kEarlier || replays_ > 0) return writer != kUnderWay;
+  return is_in_place(worker) && earlier_writer(output) != kEarlier;  // how long a device's lead is the worker knows
+}
+
+bool SpotCheck::saw_outputs(const worker::Worker& worker, const Image& image) const {
+  return std::any_of(outputs_.begin(), outputs_.end(),
+                     [&](int output) { return is_known(worker, output, writer(output, image.stopped)); });
 }
 
 bool SpotCheck::came_late(const Image& image) const {
-  return launches_ < sets_.plan().launches && image.stopped.complete >= sets_.plan().launches;
+  const int all = sets_.plan().launches;
+  return sets_.outputs() < all && launches_ < all && image.stopped.complete >= all;
 }
 
 // Q carries the factors of K, exactly.
-const verify::Reference& SpotCheck::reference(int set, int writer) {
-  const auto [at, is_new] = references_.try_emplace({set, writer});
+const verify::Reference& SpotCheck::reference(int output, int writer) {
+  const auto [at, is_new] = references_.try_emplace({output, writer});
   if (!is_new) return at->second;
-  int launch = writer;
-  if (writer == kEarlier)
-    for (int n = 0; n < sets_.plan().launches; ++n)
-      if (sets_.sources(n).o == set) launch = n;
+  const int launch = writer == kEarlier ? earlier_writer(output) : writer;
   const worker::ChannelFactors& factors = writer == kEarlier ? totals_.at(totals_.size() - 2) : totals_.back();
-  at->second = sets_.reference(launch, factors, substream(seed_, static_cast<std::uint64_t>(set)));
+  at->second = sets_.reference(launch, factors, substream(seed_, static_cast<std::uint64_t>(output)));
   return at->second;
 }
 
-verify::Comparison SpotCheck::described(verify::Comparison found, int set, const Image& image) const {
+verify::Comparison SpotCheck::described(verify::Comparison found, const std::string& where, const Image& image) const {
   if (found.finding != Finding::none)
-    found.text = fmt::format("in the timed launches (stopped in replay {}, after launch {} of {}), set {}: {}",
-                             replays_ + 1, image.stopped.complete, sets_.plan().launches, set, found.text);
+    found.text = fmt::format("in the timed launches (stopped in replay {}, after launch {} of {}), {}: {}",
+                             replays_ + 1, image.stopped.complete, sets_.plan().launches, where, found.text);
   return found;
 }
 
@@ -189,12 +223,14 @@ verify::Comparison SpotCheck::check_memory(worker::Worker& worker, const Image& 
   parallel_for(std::ssize(looked_at_), 0, [&](std::int64_t index) {
     const auto i = static_cast<std::size_t>(index);
     const int set = looked_at_[i];
-    found[i] = sets_.check_memory(set, bytes_of(worker, image, i), totals_.back(),
-                                  writer(set, image.stopped) == kUnderWay, reach);
+    found[i] =
+        sets_.check_memory(set, bytes_of(worker, image, i), totals_.back(), uses_workspace(set, image.stopped), reach);
   });
   for (std::size_t i = 0; i < found.size(); ++i)
-    if (found[i].finding != Finding::none) return described(std::move(found[i]), looked_at_[i], image);
-  return {};
+    if (found[i].finding != Finding::none)
+      return described(std::move(found[i]), fmt::format("set {}", looked_at_[i]), image);
+  if (!is_in_place(worker)) return {};
+  return described(sets_.check_guards(worker.arena().data()), "outputs", image);
 }
 
 verify::Comparison SpotCheck::check_inputs(const TimedSets& sets, worker::Worker& worker) {
@@ -224,18 +260,22 @@ verify::Comparison SpotCheck::check(worker::Worker& worker, const Image& image) 
   if (result.finding != Finding::none) return result;
   // Of one set: the others are compared with another slot's, if that was stopped at the same launch. Where the oracle
   // costs little, of all: on a CPU small launches are seldom stopped alike.
-  const bool all_rows = sets_.workload().flops() * static_cast<double>(looked_at_.size()) <= kAllRowsFlops;
+  const bool all_rows = sets_.workload().flops() * static_cast<double>(outputs_.size()) <= kAllRowsFlops;
   bool with_rows = true;
-  for (std::size_t i = 0; i < looked_at_.size(); ++i) {
-    const int set = looked_at_[i];
-    const int by = writer(set, image.stopped);
-    // Else under way, or of the lead alone, which may be of fewer launches than a replay.
-    const bool known = by >= 0 || (by == kEarlier && replays_ > 0);
-    if (!known) continue;
+  for (std::size_t i = 0; i < outputs_.size(); ++i) {
+    const int by = writer(outputs_[i], image.stopped);
+    if (!is_known(worker, outputs_[i], by)) {
+      if (by == kUnderWay || !is_in_place(worker) || is_poison(output_of(worker, image, i), sets_.scene(0).o().bytes))
+        continue;
+      result.finding = Finding::timed_output;
+      result.text = "it was written before its launch began";
+      return described(std::move(result), fmt::format("output {}", outputs_[i]), image);
+    }
     const verify::Reference none;
+    const int set = sets_.sources(by == kEarlier ? earlier_writer(outputs_[i]) : by).q;
     result = described(verify::compare_outputs(sets_.scene(set), {output_of(worker, image, i)},
-                                               with_rows ? reference(set, by) : none, false),
-                       set, image);
+                                               with_rows ? reference(outputs_[i], by) : none, false),
+                       fmt::format("output {}", outputs_[i]), image);
     if (result.finding != Finding::none) return result;
     with_rows = all_rows;
   }
@@ -244,11 +284,11 @@ verify::Comparison SpotCheck::check(worker::Worker& worker, const Image& image) 
 
 SpotCheck::Outputs SpotCheck::outputs(worker::Worker& worker, const Image& image) const {
   Outputs result;
-  for (std::size_t i = 0; i < looked_at_.size(); ++i) {
+  for (std::size_t i = 0; i < outputs_.size(); ++i) {
     const std::byte* at = output_of(worker, image, i);
-    result.writers.push_back(writer(looked_at_[i], image.stopped));
+    result.writers.push_back(writer(outputs_[i], image.stopped));
     // The next slot's image takes the arena's place; a kept image stays.
-    if (image.kept.empty()) at = result.copies.emplace_back(at, at + sets_.scene(looked_at_[i]).o().bytes).data();
+    if (image.kept.empty()) at = result.copies.emplace_back(at, at + sets_.scene(0).o().bytes).data();
     result.at.push_back(at);
   }
   return result;
@@ -264,9 +304,11 @@ verify::Comparison SpotCheck::compare(const Outputs& base, const Outputs& trial)
   const double relative = 2 * reference.tolerance.worst_row;
   const double largest = std::max(reference.unfused.largest, 1e-30);
   const Workload& w = sets_.workload();
-  for (std::size_t i = 0; i < looked_at_.size(); ++i) {
+  for (std::size_t i = 0; i < outputs_.size(); ++i) {
     if (base.writers[i] != trial.writers[i] || base.writers[i] == kUnderWay) continue;
-    const verify::Scene& scene = sets_.scene(looked_at_[i]);
+    // Rows are as many in every replay.
+    const int by = base.writers[i] == kEarlier ? last_writer(outputs_[i], sets_.plan().launches) : base.writers[i];
+    const verify::Scene& scene = sets_.scene(sets_.sources(by).q);
     const std::int64_t rows = w.batch * w.heads * w.len_q;
     std::vector<double> errors(static_cast<std::size_t>(rows));  // squares
     std::vector<double> norms(static_cast<std::size_t>(rows));
@@ -275,9 +317,9 @@ verify::Comparison SpotCheck::compare(const Outputs& base, const Outputs& trial)
       const std::lock_guard lock(mutex);
       result.finding = Finding::inexact;
       result.text = fmt::format(
-          "in the timed launches (stopped in replay {}, launch {} of {}), set {}, (batch {}, head {}, row {}): {}",
-          replays_ + 1, launches_, sets_.plan().launches, looked_at_[i], row / w.len_q / w.heads,
-          row / w.len_q % w.heads, row % w.len_q, text);
+          "in the timed launches (stopped in replay {}, launch {} of {}), output {}, (batch {}, head {}, row {}): {}",
+          replays_ + 1, launches_, sets_.plan().launches, outputs_[i], row / w.len_q / w.heads, row / w.len_q % w.heads,
+          row % w.len_q, text);
     };
     parallel_for(rows, 0, [&](std::int64_t row) {
       const RowIndex index{row / w.len_q / w.heads, row / w.len_q % w.heads, row % w.len_q};

@@ -37,14 +37,14 @@ class SpotCheck {
   /// What a slot left.
   struct Image {
     worker::Stopped stopped;
-    /// The sets looked at, one after the other: all their bytes, or O alone where `memory` is known. Empty: they are
-    /// still in the arena.
+    /// The sets looked at, one after the other; where `memory` is known the outputs looked at. Empty: they are still in
+    /// the arena.
     std::vector<std::byte> kept;
     /// What was found of everything but outputs. A CPU launches in the arena itself: there it is compared in place, at
     /// once, and only outputs need to be kept.
     std::optional<verify::Comparison> memory;
   };
-  /// Bytes that an image keeps of each set.
+  /// Bytes that an image keeps, of all sets or outputs.
   static std::uint64_t kept_bytes(const TimedSets& sets, const worker::Worker& worker);
   /// Runs the slot to where this check stops. @param keep copies what must be compared out of the arena, so that it can
   /// be compared later; inputs that a CPU's runner cannot write to are then left to `check_inputs`
@@ -58,12 +58,12 @@ class SpotCheck {
   /// there stays so. K as the last launches had it.
   static verify::Comparison check_inputs(const TimedSets& sets, worker::Worker& worker);
   /// Whether any output could be looked at: on a CPU all may have been under way.
-  [[nodiscard]] bool saw_outputs(const Image& image) const;
-  /// Whether the stop came after the last launch and not at the place drawn for it. On a CPU whose processors are busy
-  /// the replay can end before the stop, and a kernel that leaves out what later launches write again is then complete.
+  [[nodiscard]] bool saw_outputs(const worker::Worker& worker, const Image& image) const;
+  /// Whether the stop came after the last launch and not at the place drawn for it, where launches write one output
+  /// after another: a kernel that leaves out what later launches write again is then complete.
   [[nodiscard]] bool came_late(const Image& image) const;
 
-  /// O of every set looked at, as a slot left them, and the launch that wrote each.
+  /// Every output looked at, as a slot left them, and the launch that wrote each.
   struct Outputs {
     std::vector<const std::byte*> at;  ///< within a kept image, or one of the copies
     std::vector<int> writers;
@@ -77,12 +77,21 @@ class SpotCheck {
   SpotCheck(TimedSets& sets, std::uint64_t seed, bool whole_passes);
   const std::byte* bytes_of(worker::Worker& worker, const Image& image, std::size_t index) const;
   const std::byte* output_of(worker::Worker& worker, const Image& image, std::size_t index) const;
-  /// The first of the sets looked at in which anything but outputs is not as it was.
+  [[nodiscard]] bool uses_workspace(int set, const worker::Stopped& stopped) const;
+  /// The first of the sets looked at in which anything but outputs is not as it was, or guards of other outputs.
   verify::Comparison check_memory(worker::Worker& worker, const Image& image, TimedSets::Reach reach) const;
-  [[nodiscard]] verify::Comparison described(verify::Comparison found, int set, const Image& image) const;
-  /// The launch of the stopped replay that wrote O of a set last; kEarlier: one of the replay before; kUnderWay.
-  [[nodiscard]] int writer(int set, const worker::Stopped& stopped) const;
-  const verify::Reference& reference(int set, int writer);
+  [[nodiscard]] verify::Comparison described(verify::Comparison found, const std::string& where,
+                                             const Image& image) const;
+  /// The launch of the stopped replay that wrote an output last; kEarlier: one of the replay before; kUnderWay.
+  [[nodiscard]] int writer(int output, const worker::Stopped& stopped) const;
+  /// The last of the first `launches` that writes an output; kEarlier: none does.
+  [[nodiscard]] int last_writer(int output, int launches) const;
+  /// The launch of the replay before the one that was stopped, or of the lead, that wrote an output; kEarlier: none
+  /// did.
+  [[nodiscard]] int earlier_writer(int output) const;
+  /// Whether a launch wrote the output, and which is known.
+  [[nodiscard]] bool is_known(const worker::Worker& worker, int output, int writer) const;
+  const verify::Reference& reference(int output, int writer);
   [[nodiscard]] std::vector<worker::Range> wanted() const;
 
   TimedSets& sets_;
@@ -91,6 +100,7 @@ class SpotCheck {
   int launches_ = 0;                            // of the one that is stopped
   std::vector<worker::ChannelFactors> totals_;  // of K, for each replay
   std::vector<int> looked_at_;                  // sets, in random order
+  std::vector<int> outputs_;                    // looked at, in random order; those of the sets looked at, or others
   std::map<std::pair<int, int>, verify::Reference> references_;
 };
 

@@ -63,8 +63,7 @@ void SpotChecks::take() {
   if (failure_ || begun_ >= most_) return;
   ++begun_;
   const auto begin = std::chrono::steady_clock::now();
-  const bool keep =
-      SpotCheck::kept_bytes(sets_, worker_) * static_cast<std::uint64_t>(sets_.plan().sets) <= kMostKeptBytes;
+  const bool keep = SpotCheck::kept_bytes(sets_, worker_) <= kMostKeptBytes;
   const auto most_stops = static_cast<int>(kSpotAttempts * slots_.size());
   for (int stops = 0; stops < most_stops;) {
     Taken taken{SpotCheck(sets_, random_.next()), std::vector<SpotCheck::Image>(slots_.size())};
@@ -82,7 +81,7 @@ void SpotChecks::take() {
           ++stops;
           if (!taken.check.came_late(image)) break;
         }
-        saw = saw && taken.check.saw_outputs(image);
+        saw = saw && taken.check.saw_outputs(worker_, image);
         late = late || taken.check.came_late(image);
       }
       if (late && stops < most_stops) {
@@ -98,7 +97,7 @@ void SpotChecks::take() {
     if (failure_) break;
     stops += static_cast<int>(slots_.size());
     if (std::all_of(taken.images.begin(), taken.images.end(), [&](const SpotCheck::Image& image) {
-          return taken.check.saw_outputs(image) && !taken.check.came_late(image);
+          return taken.check.saw_outputs(worker_, image) && !taken.check.came_late(image);
         })) {
       ++taken_;
       break;

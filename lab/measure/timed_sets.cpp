@@ -37,13 +37,24 @@ std::int64_t most_moves(const Workload& w) {
   return w.layout == Layout::bhld && !w.ragged ? w.batch * w.heads_kv : w.heads_kv;
 }
 
+std::uint64_t whole_pages(std::uint64_t bytes) {
+  return (bytes + 4095) / 4096 * 4096;
+}
+
+std::vector<int> permutation(int count, Random& random) {
+  std::vector<int> order(static_cast<std::size_t>(count));
+  std::iota(order.begin(), order.end(), 0);
+  for (std::size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[random.below(i)]);
+  return order;
+}
+
 }  // namespace
 
 std::int64_t most_launches(const Workload& workload, int sets) {
   return static_cast<std::int64_t>(sets) * sets * most_moves(workload);
 }
 
-TimingPlan plan_timing(const Workload& workload, const DeviceFacts& device, Caches caches) {
+TimingPlan plan_timing(const Workload& workload, const DeviceFacts& device, Caches caches, double most_block_us) {
   const double bytes = std::max(1.0, workload.bytes());
   const double cache = device.cache_bytes > 0 ? static_cast<double>(device.cache_bytes) : 32e6;
   const bool gpu = device.kind == DeviceKind::cuda;
@@ -65,15 +76,20 @@ TimingPlan plan_timing(const Workload& workload, const DeviceFacts& device, Cach
   const double most = std::min(kMostLaunches, static_cast<double>(most_launches(workload, plan.sets)));
   plan.launches =
       static_cast<int>(std::clamp(std::round(replay_us / guess_us), least_launches, std::max(least_launches, most)));
-  plan.replays = static_cast<int>(std::clamp(2 * replay_us / (guess_us * plan.launches), 1.0, 10.0));
+  if (!gpu && caches == Caches::warm) plan.outputs = plan.launches;
+  const double block_us = std::min(2 * replay_us, most_block_us);
+  plan.replays = static_cast<int>(std::clamp(block_us / (guess_us * plan.launches), 1.0, 10.0));
   return plan;
 }
 
 TimedSets::TimedSets(const Workload& workload, const TimingPlan& plan, const LaunchMemory& memory, std::uint64_t seed,
                      verify::InputClass inputs)
     : workload_(workload), plan_(plan), memory_(memory), inputs_(inputs), seed_(seed) {
-  // Each set here, once more in the arena, and there a copy to look at afterwards.
-  require_memory(3.0 * plan.sets * static_cast<double>(verify::image_bytes(workload, memory, 0)),
+  // Each set here, once more in the arena, and there a copy to look at afterwards. Other outputs are in the arena alone.
+  const double output_bytes =
+      static_cast<double>(workload.batch * workload.heads * workload.len_q * workload.dim_v) * size_of(workload.dtype);
+  require_memory(3.0 * plan.sets * static_cast<double>(verify::image_bytes(workload, memory, 0)) +
+                     2.0 * static_cast<double>(own_outputs()) * output_bytes,
                  fmt::format("timing {} sets of the workload's tensors", plan.sets));
   LaunchPlan launch;
   launch.workspace_bytes = memory.workspace_bytes;
@@ -87,11 +103,11 @@ TimedSets::TimedSets(const Workload& workload, const TimingPlan& plan, const Lau
     const std::uint64_t set_seed = substream(seed, static_cast<std::uint64_t>(set));
     scenes_.emplace_back(workload, verify::make_inputs(workload, inputs, set_seed), launch, set_seed, options);
   }
-  stride_ = (scenes_.front().image().size() + 4095) / 4096 * 4096;
-  order_.resize(static_cast<std::size_t>(plan.sets));
-  std::iota(order_.begin(), order_.end(), 0);
+  stride_ = whole_pages(scenes_.front().image().size());
+  output_stride_ = whole_pages(verify::kGuardBytes + scenes_.front().o().bytes + verify::kGuardBytes);
   Random random(substream(seed, 200));
-  for (std::size_t i = order_.size(); i > 1; --i) std::swap(order_[i - 1], order_[random.below(i)]);
+  order_ = permutation(plan.sets, random);
+  if (own_outputs() > 0) output_order_ = permutation(outputs(), random);
 }
 
 TimedSets::Sources TimedSets::sources(int launch) const {
@@ -100,8 +116,19 @@ TimedSets::Sources TimedSets::sources(int launch) const {
   const int cycle = round / sets;
   const auto at = [&](int place) { return order_[static_cast<std::size_t>(place % sets)]; };
   const std::int64_t moved = cycle * (workload_.heads / workload_.heads_kv) * scenes_.front().q().strides.head;
-  return {at(launch), at(launch + round), at(launch + 2 * round + cycle), at(launch),
+  const int q = at(launch);
+  const int output = output_order_.empty() ? q : output_order_[static_cast<std::size_t>(launch) % output_order_.size()];
+  return {q,
+          at(launch + round),
+          at(launch + 2 * round + cycle),
+          q,
+          output,
           static_cast<std::uint64_t>(moved) * size_of(workload_.dtype_q())};
+}
+
+std::uint64_t TimedSets::output_offset(int output) const {
+  if (output < plan_.sets) return offset_of(output) + scene(output).o().offset;
+  return set_bytes() + output_stride_ * static_cast<std::uint64_t>(output - plan_.sets) + verify::kGuardBytes;
 }
 
 double TimedSets::untimed_bytes() const {
@@ -130,6 +157,13 @@ void TimedSets::prepare(worker::Worker& worker, const std::vector<std::pair<int,
       if (place.bytes > 0) poisoned.push_back({offset_of(set) + place.offset, place.bytes});
     keys.push_back(channels_of(scene.k(), workload_.dtype_k(), offset_of(set) + scene.k().offset));
   }
+  for (int output = plan_.sets; output < outputs(); ++output) {
+    const std::vector<std::byte> guards = guards_of(output);
+    std::byte* const o = worker.arena().data() + output_offset(output);
+    std::copy(guards.begin(), guards.begin() + verify::kGuardBytes, o - verify::kGuardBytes);
+    std::copy(guards.begin() + verify::kGuardBytes, guards.end(), o + scenes_.front().o().bytes);
+    poisoned.push_back({output_offset(output), scenes_.front().o().bytes});
+  }
   std::vector<std::pair<int, std::vector<worker::Launch>>> launches;
   for (const auto& [slot, plan] : slots) {
     HEED_CHECK(plan.supports_pdl || follow != worker::Follow::dependent);
@@ -142,13 +176,13 @@ void TimedSets::prepare(worker::Worker& worker, const std::vector<std::pair<int,
       launch.q = offset_of(from.q) + base.q + from.q_bytes;
       launch.k = offset_of(from.k) + base.k;
       launch.v = offset_of(from.v) + base.v;
-      launch.o = offset_of(from.o) + base.o;
+      launch.o = output_offset(from.output);
       for (std::uint64_t worker::Launch::*at : worker::kFeatureAddresses)
         if (base.*at != worker::kNull) launch.*at = offset_of(from.q) + base.*at;
       if (base.k_scales != worker::kNull) launch.k_scales = offset_of(from.k) + base.k_scales;
       if (base.v_scales != worker::kNull) launch.v_scales = offset_of(from.v) + base.v_scales;
-      launch.workspace = plan.workspace_bytes > 0 ? offset_of(from.o) + base.workspace : worker::kNull;
-      launch.semaphores = plan.semaphores > 0 ? offset_of(from.o) + base.semaphores : worker::kNull;
+      launch.workspace = plan.workspace_bytes > 0 ? offset_of(from.workspace) + base.workspace : worker::kNull;
+      launch.semaphores = plan.semaphores > 0 ? offset_of(from.workspace) + base.semaphores : worker::kNull;
       const auto& of_q = scene(from.q).launch().shape;
       launch.shape.dropout_seed = of_q.dropout_seed;
       launch.shape.dropout_offset = of_q.dropout_offset;
@@ -240,6 +274,26 @@ std::vector<std::byte> TimedSets::slack_of(int set) const {
   Random random(substream(seed_, 300 + static_cast<std::uint64_t>(set)));
   for (std::byte& byte : slack) byte = static_cast<std::byte>(random.next());
   return slack;
+}
+
+// The guard in front of an output that is no set's, then what lies behind it up to the next.
+std::vector<std::byte> TimedSets::guards_of(int output) const {
+  std::vector<std::byte> guards(output_stride_ - scenes_.front().o().bytes);
+  Random random(substream(seed_, 400 + static_cast<std::uint64_t>(output)));
+  for (std::byte& byte : guards) byte = static_cast<std::byte>(random.next());
+  return guards;
+}
+
+verify::Comparison TimedSets::check_guards(const std::byte* image) const {
+  for (int output = plan_.sets; output < outputs(); ++output) {
+    const std::vector<std::byte> guards = guards_of(output);
+    const std::byte* const o = image + output_offset(output);
+    const auto behind = guards.begin() + verify::kGuardBytes;
+    if (!std::equal(guards.begin(), behind, o - verify::kGuardBytes) ||
+        !std::equal(behind, guards.end(), o + scenes_.front().o().bytes))
+      return {Finding::wrote_outside, fmt::format("it wrote outside its outputs, beside output {}", output), {}};
+  }
+  return {};
 }
 
 std::vector<std::byte> TimedSets::take_buffer() {

@@ -1,7 +1,9 @@
 /// The inputs that timed launches run on, and the check of what those launches wrote.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <utility>
 #include <vector>
@@ -22,9 +24,14 @@ struct TimingPlan {
   int sets = 0;
   int launches = 0;
   int replays = 0;  ///< a block of a paired comparison
+  /// Tensors that launches of a replay write to one after the other: those of the sets, or one a launch. A candidate
+  /// for CPUs can find the list of its launches; where a later one writes the same tensor it could leave one out.
+  int outputs = 0;  ///< no more than the sets: those of the sets
 };
 
-TimingPlan plan_timing(const Workload& workload, const DeviceFacts& device, Caches caches);
+/// @param most_block_us what the replays of a block may take, as far as that can be guessed; one is made all the same
+TimingPlan plan_timing(const Workload& workload, const DeviceFacts& device, Caches caches,
+                       double most_block_us = std::numeric_limits<double>::infinity());
 
 /// Launches that a replay over `sets` sets may have so that no head of queries meets the same keys twice: each of Q
 /// with each of K, as often as Q can be moved on by a head of keys.
@@ -33,10 +40,12 @@ std::int64_t most_launches(const Workload& workload, int sets);
 /// Several input sets, side by side in one image.
 ///
 /// With round r = n / S and cycle c = n / S^2, launch n of a replay reads Q of set n % S, K of set (n + r) % S and V of
-/// set (n + 2 r + c) % S, and writes O of set n % S; the sets are counted in a random order. In cycle c Q begins c
-/// heads of keys later, its first heads behind its last. So no head of queries meets the same keys twice within a
-/// replay: neither outputs nor scores that were left or kept somewhere are those of another launch. Which memory the
-/// next launch reads cannot be guessed, so nothing can be gained by fetching it early.
+/// set (n + 2 r + c) % S, and writes O of set n % S or one of its own; the sets are counted in a random order. In cycle
+/// c Q begins c heads of keys later, its first heads behind its last. So no head of queries meets the same keys twice
+/// within a replay: neither outputs nor scores that were left or kept somewhere are those of another launch. Which
+/// memory the next launch reads cannot be guessed, so nothing can be gained by fetching it early.
+///
+/// Behind the sets the image holds the outputs that are no set's, between guards of random bytes.
 class TimedSets {
  public:
   /// @param memory what a launch may take besides the tensors; each set has its own
@@ -46,7 +55,7 @@ class TimedSets {
 
   [[nodiscard]] const TimingPlan& plan() const { return plan_; }
   [[nodiscard]] const LaunchMemory& memory() const { return memory_; }
-  [[nodiscard]] std::uint64_t image_bytes() const { return stride_ * static_cast<std::uint64_t>(plan_.sets); }
+  [[nodiscard]] std::uint64_t image_bytes() const { return set_bytes() + output_stride_ * own_outputs(); }
   /// Arena needed: the image and a copy to look at afterwards.
   [[nodiscard]] std::uint64_t arena_bytes() const { return 2 * image_bytes(); }
 
@@ -73,13 +82,17 @@ class TimedSets {
   /// Bytes from one set to the next; what lies between a scene's end and the next set is random, and stays so.
   [[nodiscard]] std::uint64_t stride() const { return stride_; }
   [[nodiscard]] std::uint64_t offset_of(int set) const { return stride_ * static_cast<std::uint64_t>(set); }
+  [[nodiscard]] int outputs() const { return std::max(plan_.sets, plan_.outputs); }
+  /// Bytes from the image's beginning to an output: that of the set of this number, then those of launches alone.
+  [[nodiscard]] std::uint64_t output_offset(int output) const;
 
   /// The sets that a launch reads and writes.
   struct Sources {
     int q = 0;
     int k = 0;
     int v = 0;
-    int o = 0;
+    int workspace = 0;
+    int output = 0;
     std::uint64_t q_bytes = 0;  ///< from the beginning of Q to where the launch's begins
   };
   [[nodiscard]] Sources sources(int launch) const;
@@ -100,6 +113,9 @@ class TimedSets {
   [[nodiscard]] verify::Comparison check_memory(int set, const std::byte* after, const worker::ChannelFactors& factors,
                                                 bool under_way, Reach reach = Reach::all) const;
 
+  /// Compares what lies around the outputs that are no set's with what it was. @param image the image `after` launches
+  [[nodiscard]] verify::Comparison check_guards(const std::byte* image) const;
+
   /// Memory for copies of the image, which the next measurement uses again: fresh pages take longer than the copy (12
   /// of 14 ms for 42 MB).
   [[nodiscard]] std::vector<std::byte> take_buffer();
@@ -108,6 +124,9 @@ class TimedSets {
   }
 
  private:
+  [[nodiscard]] std::uint64_t set_bytes() const { return stride_ * static_cast<std::uint64_t>(plan_.sets); }
+  [[nodiscard]] std::uint64_t own_outputs() const { return static_cast<std::uint64_t>(outputs() - plan_.sets); }
+  [[nodiscard]] std::vector<std::byte> guards_of(int output) const;
   [[nodiscard]] worker::ChannelRange channels_of(const verify::Place& place, Dtype dtype, std::uint64_t offset) const;
   [[nodiscard]] std::vector<std::byte> slack_of(int set) const;
   [[nodiscard]] verify::Comparison check_keys(int set, const std::byte* after,
@@ -119,7 +138,9 @@ class TimedSets {
   verify::InputClass inputs_;
   std::uint64_t seed_;
   std::uint64_t stride_ = 0;
-  std::vector<int> order_;  // a permutation of the sets
+  std::uint64_t output_stride_ = 0;
+  std::vector<int> order_;         // a permutation of the sets
+  std::vector<int> output_order_;  // of the outputs; empty where they are the sets'
   std::vector<verify::Scene> scenes_;
   std::vector<std::vector<std::byte>> spare_;
   worker::ChannelFactors product_;  // what K in the worker is multiplied by, all in all

@@ -68,8 +68,8 @@ double TrialRunner::measure_dependent(const Built& built) {
 }
 
 double TrialRunner::measure_large(const Built& built) {
-  measure::TimedSets large(workload_, measure::plan_timing(workload_, device_, measure::Caches::warm),
-                           LaunchMemory::of(plan_of(built.variant)), fresh_seed(), verify::InputClass::large_logits);
+  measure::TimedSets large(workload_, plan_timing(measure::Caches::warm), LaunchMemory::of(plan_of(built.variant)),
+                           fresh_seed(), verify::InputClass::large_logits);
   return time_alone(built, large, worker::Follow::in_stream);
 }
 
@@ -79,8 +79,7 @@ Absolute TrialRunner::measure_absolute(const Built& built) {
   ensure_sets(memory);
   result.warm_us = time_alone(built, *sets_, worker::Follow::in_stream, &result);
   result.dependent_us = measure_dependent(built);
-  measure::TimedSets cold(workload_, measure::plan_timing(workload_, device_, measure::Caches::cold), memory,
-                          fresh_seed());
+  measure::TimedSets cold(workload_, plan_timing(measure::Caches::cold), memory, fresh_seed());
   result.cold_us = time_alone(built, cold, worker::Follow::in_stream);
   return result;
 }

@@ -82,8 +82,7 @@ void TrialRunner::ensure_sets(const LaunchMemory& memory) {
   if (sets_ && sets_->memory().holds(memory)) return;
   const LaunchMemory needed = sets_ ? memory.joined(sets_->memory()) : memory;
   sets_.reset();
-  sets_ = std::make_unique<measure::TimedSets>(
-      workload_, measure::plan_timing(workload_, device_, measure::Caches::warm), needed, fresh_seed());
+  sets_ = std::make_unique<measure::TimedSets>(workload_, plan_timing(measure::Caches::warm), needed, fresh_seed());
 }
 
 std::unique_ptr<worker::Worker> TrialRunner::start_worker(const std::shared_ptr<worker::Arena>& arena) {
@@ -224,6 +223,12 @@ std::vector<measure::Ratio> TrialRunner::compare_base_with_itself(
   }
   if (device_.kind == DeviceKind::cpu) drop_worker();
   return ratios;
+}
+
+measure::TimingPlan TrialRunner::plan_timing(measure::Caches caches) const {
+  const auto block_us = [](const measure::PairOptions& pair) { return 1e6 * pair.limit_s / (4 * pair.least_quads); };
+  return measure::plan_timing(workload_, device_, caches,
+                              std::min(block_us(options_.pair), block_us(options_.final_pair)));
 }
 
 double TrialRunner::warm_up_ms() const {

@@ -204,6 +204,8 @@ class TrialRunner {
   };
   Blocks warm_blocks(const Built& trial, bool fresh, double warm_up_ms,
                      int most_replays = std::numeric_limits<int>::max());
+  /// The least quads of a comparison take about as long as it may, or less.
+  [[nodiscard]] measure::TimingPlan plan_timing(measure::Caches caches) const;
   [[nodiscard]] double warm_up_ms() const;
   void measure_and_check(const Built& trial, const measure::PairOptions& pair, bool fresh, Outcome& outcome);
   void check_base_alone(const verify::Comparison& beside_trial);

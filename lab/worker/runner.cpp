@@ -31,12 +31,6 @@ namespace {
 // Honest kernels keep a few kilobytes on the stack, which is wiped behind each replay.
 constexpr std::size_t kStackBytes = 64 << 10;
 constexpr long kLookEvery_ns = 20'000'000;  // for a runner that has ended, should its signal come between two waits
-// At the progress of a replay that shall be stopped, each time with a processor that the replay has until then (a look
-// every 20 us took a fifth of one). Of what its launches took so far: one that is slow at first, so that the stop may
-// come late, is slow where it is timed, too.
-constexpr std::int64_t kLooksALaunch = 8;
-constexpr std::int64_t kLeastPause_ns = 20'000;
-constexpr std::int64_t kMostPause_ns = 500'000;
 
 std::size_t page_bytes() {
   static const auto bytes = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
@@ -199,6 +193,7 @@ void Runner::lay_out(const RunnerTask& task) {
   inside::Plan& plan = *plan_;
   plan.command = new (region_ + command_at) inside::Command{};
   plan.status = new (region_ + read_bytes) inside::Status{};
+  written_ = {region_ + read_bytes, written_bytes};
   plan.progress = reinterpret_cast<inside::Progress*>(region_ + read_bytes + sizeof(inside::Status));
   plan.launches = reinterpret_cast<CpuLaunch*>(region_ + launches_at);
   if (!task.launches.empty()) std::memcpy(region_ + launches_at, task.launches.data(), task.launches.size_bytes());
@@ -311,34 +306,6 @@ void Runner::wait() {
   wait_on(plan_->status->finished, plan_->command->generation);
 }
 
-void Runner::wait_for_launches(std::size_t launches) {
-  const std::uint32_t generation = plan_->command->generation;
-  const auto begin = std::chrono::steady_clock::now();
-  auto looked_for_end = begin;
-  for (std::size_t done = 0; __atomic_load_n(&plan_->status->finished, __ATOMIC_ACQUIRE) != generation;) {
-    while (done < launches && is_done(done)) ++done;
-    if (done >= launches) return;
-    const auto now = std::chrono::steady_clock::now();
-    const std::int64_t each = (now - begin) / std::chrono::nanoseconds(1) / static_cast<std::int64_t>(done + 1);
-    const timespec pause{0, std::clamp(each / kLooksALaunch, kLeastPause_ns, kMostPause_ns)};
-    ::nanosleep(&pause, nullptr);
-    if (now - looked_for_end < std::chrono::nanoseconds(kLookEvery_ns)) continue;
-    looked_for_end = now;
-    int status = 0;
-    if (::waitpid(pid_, &status, WNOHANG) == pid_) ended(status);
-  }
-}
-
-std::size_t Runner::launches_done() const {
-  std::size_t done = 0;
-  while (done < begun_ && is_done(done)) ++done;
-  return done;
-}
-
-bool Runner::is_done(std::size_t launch) const {
-  return __atomic_load_n(&plan_->progress[launch].arrived, __ATOMIC_ACQUIRE) >= plan_->thread_count;
-}
-
 void Runner::freeze() {
   if (frozen_) return;
   ::kill(pid_, SIGSTOP);
@@ -354,10 +321,6 @@ void Runner::freeze() {
 
 void Runner::poison_scratch() {
   for (const inside::Range& range : scratch_) std::memset(reinterpret_cast<void*>(range.address), 0xff, range.bytes);
-}
-
-bool Runner::control_was_changed() const {
-  return __atomic_load_n(&plan_->status->control_changed, __ATOMIC_RELAXED) != 0;
 }
 
 void Runner::ended(int status) {

@@ -47,8 +47,8 @@ class Runner {
   void begin(std::size_t launches);
   /// Waits until the runner says that they are done. @throws DeviceFailure(crash) when it has ended instead
   void wait();
-  /// Waits until it says that `launches` of them are done.
-  void wait_for_launches(std::size_t launches);
+  /// Waits until it says that `launches` of them are done, or for `most_us`.
+  void wait_for_launches(std::size_t launches, double most_us);
   /// How many launches of those begun last the runner says are done.
   [[nodiscard]] std::size_t launches_done() const;
 
@@ -60,6 +60,9 @@ class Runner {
   /// Whether a launch left the control bits of the floating-point unit (rounding, flushing, traps) other than it found
   /// them.
   [[nodiscard]] bool control_was_changed() const;
+  /// Whether anything was written into the memory of those claims that is none: something to keep from launch to
+  /// launch.
+  [[nodiscard]] bool wrote_beside_its_claims() const;
   [[nodiscard]] pid_t pid() const { return pid_; }
   /// Counts since the runner's start; empty where they were not asked for or the kernel has none.
   [[nodiscard]] std::optional<HardwareCounts> counts() const;
@@ -78,6 +81,7 @@ class Runner {
   std::byte* region_ = nullptr;
   std::size_t region_bytes_ = 0;
   inside::Plan* plan_ = nullptr;
+  std::span<const std::byte> written_;  // of status and progress, whole pages
   std::vector<inside::Range> scratch_;
   std::size_t launch_count_ = 0;
   std::size_t begun_ = 0;

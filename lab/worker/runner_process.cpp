@@ -101,10 +101,37 @@ struct SegmentBases {
   return bases;
 }
 
+#if defined(__x86_64__)
+// In 64-bit mode these select nothing, and zero is what Linux starts a program with: 20 bits a register to keep.
+[[gnu::always_inline]] inline void clear_segments() {
+  constexpr unsigned kNone = 0;
+  unsigned ds = 0;
+  unsigned es = 0;
+  unsigned fs = 0;
+  unsigned gs = 0;
+  asm volatile("mov %%ds, %0\n\tmov %%es, %1\n\tmov %%fs, %2\n\tmov %%gs, %3" : "=r"(ds), "=r"(es), "=r"(fs), "=r"(gs));
+  if (ds != 0) asm volatile("mov %0, %%ds" : : "r"(kNone));
+  if (es != 0) asm volatile("mov %0, %%es" : : "r"(kNone));
+  if (fs != 0) asm volatile("mov %0, %%fs" : : "r"(kNone));
+  if (gs != 0) asm volatile("mov %0, %%gs" : : "r"(kNone));
+}
+
+// Rights of memory's protection keys (Intel SDM, vol. 3, 4.6.2), which a program may change without the kernel.
+[[gnu::always_inline]] inline void restore_rights(const Plan* plan) {
+  if (plan->has_protection_keys == 0) return;
+  unsigned rights = 0;
+  asm volatile("rdpkru" : "=a"(rights) : "c"(0) : "edx");
+  if (rights != plan->protection_rights)
+    asm volatile("wrpkru" : : "a"(plan->protection_rights), "c"(0), "d"(0) : "memory");
+}
+#endif
+
 // A launch finds nothing in registers that are nobody's between calls: those of vectors and masks, x87 and MMX, tiles,
-// and the bases of FS and GS.
+// segments and the bases of FS and GS, the rights of protection keys.
 HEED_INSIDE void clear_registers([[maybe_unused]] const Plan* plan, [[maybe_unused]] const SegmentBases* bases) {
 #if defined(__x86_64__)
+  clear_segments();
+  restore_rights(plan);
   if (plan->has_segment_bases != 0) asm volatile("wrfsbase %0\n\twrgsbase %1" : : "r"(bases->fs), "r"(bases->gs));
   if (plan->register_components != 0)
     asm volatile("xrstor64 %0"

@@ -31,7 +31,8 @@ struct alignas(64) Command {
   std::uint32_t may_start;   ///< not zero: threads may be started; futex
 };
 
-/// Written by the runner, and by a candidate that finds it: claims, to be checked where they matter.
+/// Written by the runner, and by a candidate that finds it: claims, to be checked where they matter. What lies between
+/// its fields, and between those of Progress, stays zero.
 struct alignas(64) Status {
   std::uint32_t finished;       ///< generation whose launches are done; futex
   std::uint32_t threads_ready;  ///< futex
@@ -106,6 +107,8 @@ struct Plan {
   InitialRegisters initial_registers;
   std::uint64_t register_components;  ///< of XCR0, cleared behind each launch; 0: the processor has no XSAVE
   std::uint64_t has_segment_bases;    ///< not zero: programs may write the bases of FS and GS
+  std::uint32_t has_protection_keys;  ///< not zero: programs may write PKRU
+  std::uint32_t protection_rights;    ///< what PKRU holds outside of candidates
   std::size_t stack_bytes;            ///< of a thread
 };
 

@@ -34,8 +34,9 @@ std::uint64_t that_fit(std::uint64_t components) {
 void describe_registers([[maybe_unused]] Plan& plan) {
 #if defined(__x86_64__)
   constexpr unsigned kOsxsave = 1U << 27;            // of CPUID 1, ECX
-  constexpr std::uint64_t kProtectionKeys = 1 << 9;  // of XCR0: rights to memory, not a candidate's to keep
+  constexpr std::uint64_t kProtectionKeys = 1 << 9;  // of XCR0: which XRSTOR would set to zero
   constexpr unsigned long kFsgsbase = 1UL << 1;      // of AT_HWCAP2
+  constexpr unsigned kOspke = 1U << 4;               // of CPUID 7, ECX
   unsigned a = 0;
   unsigned b = 0;
   unsigned c = 0;
@@ -43,6 +44,10 @@ void describe_registers([[maybe_unused]] Plan& plan) {
   if (__get_cpuid(1, &a, &b, &c, &d) != 0 && (c & kOsxsave) != 0) {
     asm volatile("xgetbv" : "=a"(a), "=d"(d) : "c"(0));
     plan.register_components = that_fit(((static_cast<std::uint64_t>(d) << 32) | a) & ~kProtectionKeys);
+  }
+  if (__get_cpuid_count(7, 0, &a, &b, &c, &d) != 0 && (c & kOspke) != 0) {
+    plan.has_protection_keys = 1;
+    asm volatile("rdpkru" : "=a"(plan.protection_rights) : "c"(0) : "edx");
   }
   const std::uint32_t control = __builtin_ia32_stmxcsr();
   std::memcpy(plan.initial_registers.bytes + kMxcsrAt, &control, sizeof control);

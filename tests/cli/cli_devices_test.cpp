@@ -65,7 +65,7 @@ TEST_F(Cli, ARunGoesOnWithDevicesOfItsKindAlone) {
   const auto [code, printed] = on_two(tiny_evolution(4) + " --devices 0,1");
   ASSERT_EQ(code, 0) << printed;
   EXPECT_THAT(printed, ::testing::HasSubstr("verifying the base on 2 devices"));
-  const std::string resume = "evolve --resume 1 --device cpu --measure-limit 0.2 --trials 6 " + db() + " " + cache();
+  const std::string resume = "evolve --resume 1 --device cpu --measure-limit 0.02 --trials 6 " + db() + " " + cache();
   const auto [refused, why] = on_two(resume);
   EXPECT_EQ(refused, 1) << why;
   EXPECT_THAT(why, ::testing::HasSubstr("was made on 1 processors"));

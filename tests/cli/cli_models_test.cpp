@@ -107,7 +107,7 @@ TEST_F(ModelCli, NoModelIsAskedForPlacesThatTheBudgetHasNoTimeFor) {
       edit("tests the sum first", "  if (sum > 0) return 1.0F / sum;\n  return __builtin_nanf(\"\");\n");
   const Printed run = heed_command(
       "evolve --shape b1h1l48d16:fp32 --device cpu --population 12 --trials 12 --no-peers "
-      "--measure-limit 0.2 --budget 3 --no-repair " +
+      "--measure-limit 0.02 --budget 3 --no-repair " +
       db() + " " + cache() + model(std::vector<std::string>(11, good)));
   ASSERT_EQ(run.code, 0) << run.err;
   EXPECT_LT(shown()["exchanges"].size(), 8U) << "eleven places are for models";
@@ -148,7 +148,7 @@ with open(prompt.replace(".prompt.md", ".reply.md"), "w") as reply:
     reply.write(open(edits).read())
 database = command[command.index("--db") + 1]
 cache = command[command.index("--cache") + 1]
-sys.exit(subprocess.call([command[0], "evolve", "--resume", "1", "--db", database, "--cache", cache, "--measure-limit", "0.2"]))
+sys.exit(subprocess.call([command[0], "evolve", "--resume", "1", "--db", database, "--cache", cache, "--measure-limit", "0.02"]))
 )py";
 
 TEST_F(ModelCli, ARunThatWaitsForAReplyIsResumed) {

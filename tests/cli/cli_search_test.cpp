@@ -16,7 +16,7 @@ TEST_F(Cli, AFullDiskStopsARunAndLosesNothing) {
   const std::string small = folder_.file("small");
   const std::string evolve =
       std::string(testing_support::kHeedBinary) +
-      " evolve --shape b1h1l48d16:fp32 --device cpu --population 2 --no-peers --measure-limit 0.2 --trials 200 --db " +
+      " evolve --shape b1h1l48d16:fp32 --device cpu --population 2 --no-peers --measure-limit 0.02 --trials 200 --db " +
       small + "/a.db " + cache();
   const ProcessResult result =
       run_process({"unshare", "-rm", "sh", "-c",
@@ -30,8 +30,8 @@ TEST_F(Cli, AFullDiskStopsARunAndLosesNothing) {
   EXPECT_GE(stored, 1U);
   EXPECT_LT(stored, 200U);
   const int trials = static_cast<int>(stored) + 2;
-  EXPECT_EQ(heed_command("evolve --resume 1 --measure-limit 0.2 --trials " + std::to_string(trials) + " " + db() + " " +
-                         cache())
+  EXPECT_EQ(heed_command("evolve --resume 1 --measure-limit 0.02 --trials " + std::to_string(trials) + " " + db() +
+                         " " + cache())
                 .code,
             0);
   const auto resumed = nlohmann::json::parse(heed_command("show 1 --json " + db()).out);
@@ -201,7 +201,7 @@ TEST_F(Cli, JsonIsAloneOnStdout) {
   for (const std::string& arguments :
        {std::string("families --json"), "runs --json " + db(), "doctor --json " + db() + " " + cache(),
         "verify --shape b1h1l20d8:fp32 --device cpu --json " + cache(),
-        "bench --measure-limit 0.2 --shape b1h1l20d8:fp32 --device cpu --json " + cache()}) {
+        "bench --measure-limit 0.02 --shape b1h1l20d8:fp32 --device cpu --json " + cache()}) {
     const Printed run = heed_command(arguments);
     EXPECT_EQ(run.code, 0) << arguments << run.err;
     EXPECT_FALSE(nlohmann::json::parse(run.out, nullptr, false).is_discarded()) << arguments;
@@ -213,7 +213,7 @@ TEST_F(Cli, JsonIsAloneOnStdout) {
 
 TEST_F(Cli, BenchGoesOnAfterAVariantThatCannotBe) {
   const Printed run = heed_command(
-      "bench fwd_cpu:unit=vector,pack_gqa=off,tile_rows=12,tile_vectors=4 auto --measure-limit 0.2 --shape "
+      "bench fwd_cpu:unit=vector,pack_gqa=off,tile_rows=12,tile_vectors=4 auto --measure-limit 0.02 --shape "
       "b1h1l20d8:fp32 --device cpu "
       "--json " +
       cache());

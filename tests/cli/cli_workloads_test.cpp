@@ -26,7 +26,7 @@ class CliWorkloads : public Cli {
     return "evolve --workloads " + folder_.file("calls.json") + " ";
   }
   [[nodiscard]] std::string searches(int trials) const {
-    return "--device cpu --population 2 --no-peers --no-profile --measure-limit 0.2 --trials " +
+    return "--device cpu --population 2 --no-peers --no-profile --measure-limit 0.02 --trials " +
            std::to_string(trials) + " " + db() + " " + cache();
   }
 };
@@ -104,7 +104,7 @@ TEST_F(CliWorkloads, CtrlCKeepsWhatIsFinished) {
   EXPECT_THAT(result.output, AllOf(HasSubstr("Go on with: heed evolve --resume 2 --db " + folder_.file("a.db")),
                                    HasSubstr("1 of 2 workloads are finished. The rest: heed evolve --workloads " +
                                              folder_.file("calls.json") + " --trials 4 --population 2 --no-peers")));
-  EXPECT_EQ(heed_command("evolve --resume 2 --measure-limit 0.2 " + db() + " " + cache()).code, 0);
+  EXPECT_EQ(heed_command("evolve --resume 2 --measure-limit 0.02 " + db() + " " + cache()).code, 0);
   const Printed rest = heed_command(evolve);
   EXPECT_EQ(rest.code, 0) << rest.err;
   EXPECT_THAT(rest.out, AllOf(HasSubstr("already run 1"), HasSubstr("already run 2")));

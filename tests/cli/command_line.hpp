@@ -48,7 +48,7 @@ class Cli : public ::testing::Test {
   [[nodiscard]] std::string db() const { return "--db " + folder_.file("a.db"); }
   [[nodiscard]] static std::string cache() { return "--cache " + testing_support::shared_cache().string(); }
   [[nodiscard]] std::string tiny_evolution(int trials = 3) const {
-    return "evolve --shape b1h1l48d16:fp32 --device cpu --population 2 --no-peers --measure-limit 0.2 --trials " +
+    return "evolve --shape b1h1l48d16:fp32 --device cpu --population 2 --no-peers --measure-limit 0.02 --trials " +
            std::to_string(trials) + " " + db() + " " + cache();
   }
   TemporaryFolder folder_;

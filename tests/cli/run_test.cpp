@@ -30,7 +30,7 @@ TEST_F(Cli, RunWritesTheOutputOfOnesOwnTensors) {
   const std::string in = folder_.file("in.safetensors");
   const std::string out = folder_.file("out.safetensors");
   write_safetensors(in, {{"q", q}, {"k", k}, {"v", v}});
-  const std::string options = " --layout blhd --causal bottom-right --scale 0.3 --device cpu --measure-limit 0.2 ";
+  const std::string options = " --layout blhd --causal bottom-right --scale 0.3 --device cpu --measure-limit 0.02 ";
   const Printed run = heed_command("run --qkv " + in + " -o " + out + options + "--json " + cache());
   ASSERT_EQ(run.code, 0) << run.err;
   const nlohmann::json printed = nlohmann::json::parse(run.out);
@@ -84,7 +84,7 @@ TEST_F(Cli, RunTakesHeadDimsThatDiffer) {
     const HostTensor v = wave({1, 2, 11, dim_v}, 0.3F);
     write_safetensors(in, {{"q", q}, {"k", k}, {"v", v}});
     const Printed run =
-        heed_command("run --qkv " + in + " -o " + out + " --device cpu --measure-limit 0.2 --json " + cache());
+        heed_command("run --qkv " + in + " -o " + out + " --device cpu --measure-limit 0.02 --json " + cache());
     ASSERT_EQ(run.code, 0) << run.err;
     EXPECT_EQ(nlohmann::json::parse(run.out)["workload"], to_string(w));
     const std::vector<RowIndex> rows = all_rows(w);
@@ -131,7 +131,7 @@ TEST_F(Cli, RunTakesFeaturesFromTheFile) {
                                             {"key_lengths", tensor({1}, {1})}};
   write_safetensors(in, file);
   const auto run = [&](const std::string& features) {
-    return heed_command("run --qkv " + in + " -o " + out + features + " --device cpu --measure-limit 0.2 " + cache());
+    return heed_command("run --qkv " + in + " -o " + out + features + " --device cpu --measure-limit 0.02 " + cache());
   };
   const auto first_of = [&] { return load_element(Dtype::fp32, SafetensorsFile(out).bytes_of("o").data(), 0); };
   const Printed plain = run("");

@@ -216,6 +216,40 @@ TEST(TimingPlan, SetsFitTheCacheOrFloodIt) {
     EXPECT_GT(plan_timing(parse_workload(text), device, Caches::warm).launches, 50) << text;
 }
 
+TEST(TimingPlan, ABlockIsAsShortAsAskedFor) {
+  DeviceFacts device;
+  device.kind = DeviceKind::cpu;
+  device.processors = 2;
+  device.clock_mhz = 3000;
+  const Workload workload = parse_workload("b1h1l48d16:fp32");
+  const TimingPlan usual = plan_timing(workload, device, Caches::warm);
+  EXPECT_EQ(usual.replays, 10);
+  const TimingPlan shorter = plan_timing(workload, device, Caches::warm, 1);
+  EXPECT_EQ(shorter.replays, 1);
+  EXPECT_EQ(shorter.launches, usual.launches) << "what a replay is stays";
+}
+
+// What a launch leaves out cannot be written by a later one.
+TEST(TimedSets, EveryLaunchOfACpuWritesAnOutputOfItsOwn) {
+  DeviceFacts device;
+  device.kind = DeviceKind::cpu;
+  device.processors = 2;
+  device.clock_mhz = 3000;
+  const Workload w = parse_workload("b1h2l24d16:fp32");
+  const TimingPlan plan = plan_timing(w, device, Caches::warm);
+  const TimedSets timed(w, plan, {}, 1);
+  ASSERT_GT(timed.outputs(), plan.sets);
+  std::set<std::uint64_t> places;
+  for (int n = 0; n < plan.launches; ++n) places.insert(timed.output_offset(timed.sources(n).output));
+  EXPECT_EQ(places.size(), static_cast<std::size_t>(plan.launches));
+  const std::uint64_t bytes = timed.scene(0).o().bytes;
+  for (std::uint64_t before = 0; const std::uint64_t place : places) {
+    EXPECT_GE(place, before + verify::kGuardBytes);
+    before = place + bytes;
+  }
+  EXPECT_GE(timed.image_bytes(), *places.rbegin() + bytes + verify::kGuardBytes);
+}
+
 // Whatever a candidate keeps of a launch, outputs or scores, is of no use in another one of the replay: no head of
 // queries meets the same head of keys twice.
 TEST(TimedSets, NoHeadOfQueriesMeetsItsKeysTwiceInAReplay) {

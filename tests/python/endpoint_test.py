@@ -77,7 +77,7 @@ class TransformersServe(unittest.TestCase):
         database = os.path.join(self.folder, "a.db")
         heed = os.environ["HEED_BINARY"]
         arguments = ["--shape", "b1h1l48d16:fp32", "--device", "cpu", "--population", "2", "--trials", "2", "--no-peers"]
-        arguments += ["--measure-limit", "0.2", "--db", database, "--endpoint", self.url, "--model", self.folder, "--model-share", "1"]
+        arguments += ["--measure-limit", "0.02", "--db", database, "--endpoint", self.url, "--model", self.folder, "--model-share", "1"]
         # A token a byte: a window for one small source.
         arguments += ["--window-tokens", "6000", "--reply-tokens", "24", "--reply-limit", "300"]
         run = subprocess.run([heed, "evolve", *arguments], capture_output=True, text=True, timeout=900)

@@ -20,7 +20,7 @@ class Evaluator(unittest.TestCase):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         self.folder = Path(folder.name)
-        options = f"--device cpu --measure-limit 0.2 --db {self.folder}/a.db"
+        options = f"--device cpu --measure-limit 0.02 --db {self.folder}/a.db"
         environment = {"HEED": os.environ["HEED_BINARY"], "HEED_SHAPE": "b1h1l48d16:fp32", "HEED_FAMILY": "fwd_cpu", "HEED_OPTIONS": options}
         patch = mock.patch.dict(os.environ, environment)
         patch.start()

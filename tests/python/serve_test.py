@@ -29,7 +29,7 @@ class Serve(unittest.TestCase):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         self.database = os.path.join(folder.name, "a.db")
-        self.arguments = ["serve", "--shape", "b1h1l48d16:fp32", "--device", "cpu", "--measure-limit", "0.2", "--db", self.database]
+        self.arguments = ["serve", "--shape", "b1h1l48d16:fp32", "--device", "cpu", "--measure-limit", "0.02", "--db", self.database]
 
     def converse(self, conversation):
         async def run():

@@ -36,7 +36,7 @@ class Tuning(unittest.TestCase):
         self.addCleanup(lambda: tuning.operators.native.heed_torch_forget())
         self.addCleanup(environment.stop)
         self.extra = ["--db", str(self.folder / "a.db"), "--cache", str(self.folder / "cache"), "--population", "2"]
-        self.extra += ["--no-peers", "--no-profile", "--measure-limit", "0.2"]
+        self.extra += ["--no-peers", "--no-profile", "--measure-limit", "0.02"]
 
     def test_a_model_is_tuned(self):
         q, k, v = tensors((1, 2, 2, 48, 48, 32, 32), torch.float32, "cpu")

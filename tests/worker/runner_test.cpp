@@ -9,9 +9,12 @@
 #include <cpuid.h>
 #endif
 
+#include <array>
 #include <cstring>
 #include <fstream>
 #include <memory>
+#include <span>
+#include <vector>
 
 #include "testing.hpp"
 #include "worker/arena_views.hpp"
@@ -44,6 +47,48 @@ TEST(Runner, ClearsEveryRegister) {
   const auto plan = std::make_unique<inside::Plan>();
   inside::describe_registers(*plan);
   EXPECT_EQ(plan->register_components, (static_cast<std::uint64_t>(d) << 32 | a) & ~(std::uint64_t{1} << 9));
+#endif
+}
+
+#if defined(__x86_64__)
+// Code that ends by a fault where its last launch left anything, and leaves something, in two launches.
+void run_twice(std::span<const unsigned char> instructions) {
+  void* code = ::mmap(nullptr, 4096, PROT_READ | PROT_WRITE | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(code, MAP_FAILED);
+  std::memcpy(code, instructions.data(), instructions.size());
+  ::mprotect(code, 4096, PROT_READ | PROT_EXEC);
+  const std::vector<CpuLaunch> launches(2, CpuLaunch{.params = {}, .blocks = 1});
+  RunnerTask task;
+  task.code = task.entry = reinterpret_cast<std::uintptr_t>(code);
+  task.code_bytes = 4096;
+  task.launches = launches;
+  Runner runner(task);
+  runner.begin(2);
+  EXPECT_NO_THROW(runner.wait());
+  ::munmap(code, 4096);
+}
+#endif
+
+TEST(Runner, ALaunchFindsNoSelectorOfTheOneBefore) {
+#if !defined(__x86_64__)
+  GTEST_SKIP() << "segments are of x86-64";
+#else
+  // mov %es, %eax; test %eax, %eax; jnz .+8; mov $3, %eax; mov %eax, %es; ret; ud2
+  run_twice(std::to_array<unsigned char>(
+      {0x8c, 0xc0, 0x85, 0xc0, 0x75, 0x08, 0xb8, 0x03, 0, 0, 0, 0x8e, 0xc0, 0xc3, 0x0f, 0x0b}));
+#endif
+}
+
+TEST(Runner, ALaunchFindsNoRightsOfTheOneBefore) {
+#if !defined(__x86_64__)
+  GTEST_SKIP() << "protection keys are of x86-64";
+#else
+  const auto plan = std::make_unique<inside::Plan>();
+  inside::describe_registers(*plan);
+  if (plan->has_protection_keys == 0) GTEST_SKIP() << "this processor or kernel has no protection keys";
+  // xor %ecx, %ecx; rdpkru; test %eax, %eax; js .+11; or $1 << 31, %eax; xor %edx, %edx; wrpkru; ret; ud2
+  run_twice(std::to_array<unsigned char>({0x31, 0xc9, 0x0f, 0x01, 0xee, 0x85, 0xc0, 0x78, 0x0b, 0x0d, 0,
+                                          0,    0,    0x80, 0x31, 0xd2, 0x0f, 0x01, 0xef, 0xc3, 0x0f, 0x0b}));
 #endif
 }
 

@@ -1,0 +1,72 @@
+// What a runner says of its launches, and what they left in the memory where it says so.
+#include <sys/wait.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <ctime>
+
+#include "worker/runner.hpp"
+
+namespace heed::worker {
+namespace {
+
+constexpr std::int64_t kLookForEnd_ns = 20'000'000;
+// At the progress of a replay that shall be stopped, each time with a processor that the replay has until then (a look
+// every 20 us took a fifth of one). Of what its launches took so far: one that is slow at first, so that the stop may
+// come late, is slow where it is timed, too.
+constexpr std::int64_t kLooksALaunch = 8;
+constexpr std::int64_t kLeastPause_ns = 20'000;
+constexpr std::int64_t kMostPause_ns = 500'000;
+
+bool is_zero(const std::byte* from, const std::byte* to) {
+  return std::all_of(from, to, [](std::byte byte) { return byte == std::byte{0}; });
+}
+
+}  // namespace
+
+void Runner::wait_for_launches(std::size_t launches, double most_us) {
+  const std::uint32_t generation = plan_->command->generation;
+  const auto begin = std::chrono::steady_clock::now();
+  auto looked_for_end = begin;
+  for (std::size_t done = 0; __atomic_load_n(&plan_->status->finished, __ATOMIC_ACQUIRE) != generation;) {
+    while (done < launches && is_done(done)) ++done;
+    if (done >= launches) return;
+    const auto now = std::chrono::steady_clock::now();
+    if (now - begin > std::chrono::duration<double, std::micro>(most_us)) return;
+    const std::int64_t each = (now - begin) / std::chrono::nanoseconds(1) / static_cast<std::int64_t>(done + 1);
+    const timespec pause{0, std::clamp(each / kLooksALaunch, kLeastPause_ns, kMostPause_ns)};
+    ::nanosleep(&pause, nullptr);
+    if (now - looked_for_end < std::chrono::nanoseconds(kLookForEnd_ns)) continue;
+    looked_for_end = now;
+    int status = 0;
+    if (::waitpid(pid_, &status, WNOHANG) == pid_) ended(status);
+  }
+}
+
+std::size_t Runner::launches_done() const {
+  std::size_t done = 0;
+  while (done < begun_ && is_done(done)) ++done;
+  return done;
+}
+
+bool Runner::is_done(std::size_t launch) const {
+  return __atomic_load_n(&plan_->progress[launch].arrived, __ATOMIC_ACQUIRE) >= plan_->thread_count;
+}
+
+bool Runner::control_was_changed() const {
+  return __atomic_load_n(&plan_->status->control_changed, __ATOMIC_RELAXED) != 0;
+}
+
+bool Runner::wrote_beside_its_claims() const {
+  constexpr std::size_t kStatusEnd = offsetof(inside::Status, failed_errno) + sizeof(inside::Status::failed_errno);
+  constexpr std::size_t kProgressEnd = offsetof(inside::Progress, arrived) + sizeof(inside::Progress::arrived);
+  const auto* const status = reinterpret_cast<const std::byte*>(plan_->status);
+  if (!is_zero(status + kStatusEnd, status + sizeof(inside::Status))) return true;
+  const auto* progress = reinterpret_cast<const std::byte*>(plan_->progress);
+  for (std::size_t i = 0; i < launch_count_; ++i, progress += sizeof(inside::Progress))
+    if (!is_zero(progress + kProgressEnd, progress + sizeof(inside::Progress))) return true;
+  return !is_zero(progress, written_.data() + written_.size());
+}
+
+}  // namespace heed::worker
