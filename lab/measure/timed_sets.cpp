@@ -85,7 +85,8 @@ TimingPlan plan_timing(const Workload& workload, const DeviceFacts& device, Cach
 TimedSets::TimedSets(const Workload& workload, const TimingPlan& plan, const LaunchMemory& memory, std::uint64_t seed,
                      verify::InputClass inputs)
     : workload_(workload), plan_(plan), memory_(memory), inputs_(inputs), seed_(seed) {
-  // Each set here, once more in the arena, and there a copy to look at afterwards. Other outputs are in the arena alone.
+  // Each set here, once more in the arena, and there a copy to look at afterwards. Other outputs are in the arena
+  // alone.
   const double output_bytes =
       static_cast<double>(workload.batch * workload.heads * workload.len_q * workload.dim_v) * size_of(workload.dtype);
   require_memory(3.0 * plan.sets * static_cast<double>(verify::image_bytes(workload, memory, 0)) +
