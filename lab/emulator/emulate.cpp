@@ -25,7 +25,7 @@ struct Run {
   verify::InputClass inputs;
   bool early;
   bool at_once;  // several thread blocks run at a time
-  bool padded;   // rows of NaN after each head's own
+  bool padded;   // rows of NaN after each head's own, else strides of each tensor's own
   bool with_lse;
 };
 
@@ -92,7 +92,9 @@ class Emulation {
     const LaunchPlan plan = one.variant.plan(w, device_);
     verify::InputValues values = verify::make_inputs(w, run.inputs, next_seed());
     verify::poison_unseen_keys(w, values);
-    const verify::SceneOptions layout{.with_lse = run.with_lse, .padding_rows = run.padded ? verify::kPaddingRows : 0};
+    const verify::SceneOptions layout{.with_lse = run.with_lse,
+                                      .padding_rows = run.padded ? verify::kPaddingRows : 0,
+                                      .stride_seed = run.padded ? 0 : next_seed()};
     const verify::Scene scene(w, values, plan, next_seed(), layout);
     const verify::Reference reference =
         verify::make_reference(scene, verify::choose_rows(w, kOracleFlops, next_seed()));

@@ -100,6 +100,13 @@ Scene Gate::make_scene(const Workload& workload, const InputValues& values, cons
   return {workload, values, plan_for(workload), next_seed(), options};
 }
 
+SceneOptions Gate::drawn_strides(const Workload& workload, double probability) {
+  SceneOptions options;
+  Random random(next_seed());
+  if (random.chance(probability) && may_spread(variant_, workload, device_)) options.stride_seed = random.next();
+  return options;
+}
+
 bool Gate::check_scene(Scene scene, const Reference& reference, bool hard_limit, Finding context, Lse lse) {
   const std::string name = report_.check;
   if (lse == Lse::both) {
@@ -143,7 +150,8 @@ void Gate::run_checks() {
     start(fmt::format("neighbour {}", to_string(neighbour)));
     InputValues values = make_inputs(neighbour, InputClass::normal, next_seed());
     poison_unseen_keys(neighbour, values);
-    if (!check_scene(make_scene(neighbour, values), kNeighbourFlops, false, Finding::neighbour)) return;
+    const SceneOptions options = drawn_strides(neighbour, 0.5);
+    if (!check_scene(make_scene(neighbour, values, options), kNeighbourFlops, false, Finding::neighbour)) return;
   }
   if (!check_held_back()) return;
   if (options_.tensors != nullptr && !check_given()) return;

@@ -63,13 +63,21 @@ std::uint64_t gate_arena_bytes(const Variant& variant, const Workload& workload,
 std::vector<Workload> neighbours(const Variant& variant, const Workload& workload);
 
 /// How many shapes held_back draws of a variant for any sizes.
-inline constexpr int kHeldBack = 4;
+inline constexpr int kHeldBack = 5;
 
 /// Shapes drawn from a seed: neighbours() can be read by whoever writes a kernel, and be made right one by one. Other
-/// batches, heads, groups, lengths, layouts, windows, and at least once another scale.
+/// batches, heads, groups, lengths, layouts, windows and numbers of features (draw_features), and at least once another
+/// scale. Two have about the workload's own lengths and lengths between, one has more entries and more heads than any
+/// neighbour.
 /// @param most_bytes what scene_bytes of one may be
 std::vector<Workload> held_back(const Variant& variant, const Workload& workload, const DeviceFacts& device,
                                 std::uint64_t seed, std::uint64_t most_bytes);
+
+/// The largest draw of more entries and more heads, whose scene the arena holds whatever the workload.
+Workload with_many_heads(const Workload& workload);
+
+/// Whether scenes of a workload may have gaps between rows (SceneStrides): not those that fill the memory anyway.
+bool may_spread(const Variant& variant, const Workload& workload, const DeviceFacts& device);
 
 /// Bytes that a scene of the gate takes in the arena, of which it needs twice as many.
 std::uint64_t scene_bytes(const Variant& variant, const Workload& workload, const DeviceFacts& device);

@@ -24,6 +24,12 @@ constexpr double kClassShare = 0.25;   // of the oracle's flops: for each kind o
 constexpr int kDependentRepeats = 20;  // a race may be lost only sometimes
 constexpr int kStreamRepeats = 2;      // launches that begin when the one before has ended have no race to lose
 
+// Shapes for NaN: of a few tiles at most, and long ones for as many operations, or for a share of the workload's.
+constexpr std::int64_t kFewRows = 37;
+constexpr std::int64_t kFewKeys = 83;
+constexpr double kLongFlops = 0.5e9;
+constexpr double kLongShare = 0.1;
+
 }  // namespace
 
 bool Gate::check_class(InputClass inputs) {
@@ -178,23 +184,55 @@ bool Gate::check_padding() {
   options.padding_rows = kPaddingRows;
   InputValues values = make_inputs(w, InputClass::normal, next_seed());
   poison_unseen_keys(w, values);
-  return check_scene(make_scene(w, values, options), options_.oracle_flops * kClassShare, false, Finding::masked_leak);
+  const double flops = options_.oracle_flops * kClassShare;
+  if (!check_scene(make_scene(w, values, options), flops, false, Finding::masked_leak)) return false;
+  options = drawn_strides(w, 1);
+  if (options.stride_seed == 0) return true;
+  start("strides of each tensor's own");
+  return check_scene(make_scene(w, values, options), flops, false, Finding::neighbour);
 }
 
-bool Gate::check_nonfinite() {
-  if (workload_.bias) return true;  // a key that a bias hides from some rows must be finite: 0 times NaN is NaN
+Workload Gate::nonfinite_shape(bool is_long) {
+  Random random(next_seed());
   Workload w = workload_;
   w.batch = 2;
   w.heads_kv = 3;
   w.heads = 3 * (workload_.heads / workload_.heads_kv);
-  w.len_q = std::min<std::int64_t>(w.len_q, 37);
-  w.len_k = std::min<std::int64_t>(w.len_k, 83);
-  if (!may_run(w)) w = workload_;
-  Workload shared = with_a_shared_key(w);
-  if (!may_run(shared)) shared = w;
-  return check_blemishes("NaN, infinity and scores beyond fp32", shared, seen_by_all(shared), true) &&
-         check_blemishes("NaN and infinity that the mask hides from some rows, scores below fp32", w,
-                         hidden_from_some(w), false);
+  const auto up_to = [&](std::int64_t most) {
+    return most - static_cast<std::int64_t>(random.below(static_cast<std::uint64_t>(most + 1) / 2));
+  };
+  if (!is_long) {
+    w.len_q = std::min(w.len_q, up_to(kFewRows));
+    w.len_k = std::min(w.len_k, up_to(kFewKeys));
+  } else if (random.chance(0.5)) {
+    w.len_q = up_to(w.len_q);
+    w.len_k = up_to(w.len_k);
+  }
+  const double most_flops = std::max(kLongFlops, kLongShare * workload_.flops());
+  while ((w.flops() > most_flops || !may_run(w) || scene_bytes(variant_, w, device_) > most_scene_bytes()) &&
+         w.len_k > kFewKeys) {
+    if (w.len_q > kFewRows)
+      w.len_q /= 2;
+    else
+      w.len_k /= 2;
+  }
+  return may_run(w) ? w : workload_;
+}
+
+bool Gate::check_nonfinite() {
+  if (workload_.bias) return true;  // a key that a bias hides from some rows must be finite: 0 times NaN is NaN
+  for (const bool is_long : {false, true}) {
+    if (is_long && workload_.len_q <= kFewRows && workload_.len_k <= kFewKeys) continue;
+    const Workload w = nonfinite_shape(is_long);
+    Workload shared = with_a_shared_key(w);
+    if (!may_run(shared)) shared = w;
+    if (!check_blemishes("NaN, infinity and scores beyond fp32", shared, seen_by_all(shared), true) ||
+        !check_blemishes("NaN and infinity that the mask hides from some rows, scores below fp32", w,
+                         hidden_from_some(w), false))
+      return false;
+    if (variant_.problem.sizes.len_q > 0) break;
+  }
+  return true;
 }
 
 std::int64_t Gate::any_key(const KeyRange& keys, Random& random) {
@@ -223,8 +261,13 @@ bool Gate::check_blemishes(const char* name, const Workload& w, const std::vecto
                                : at_left ? w.keys_of(row).begin
                                          : w.keys_of(row).end - 1;
       apply(blemishes[i], w, values, head / w.heads_kv, head % w.heads_kv, key, random);
-      for (std::int64_t r = 0; r < w.len_q; r += std::max<std::int64_t>(1, w.len_q / 16))
+      const auto add_row = [&](std::int64_t r) {
         rows.push_back({head / w.heads_kv, head % w.heads_kv * (w.heads / w.heads_kv), r});
+      };
+      for (std::int64_t r = 0; r < w.len_q; r += std::max<std::int64_t>(1, w.len_q / 16)) add_row(r);
+      // The last row that it is hidden from shares a tile with the first that sees it.
+      for (const std::int64_t r : {row - 1, row, row + 1})
+        if (r >= 0 && r < w.len_q) add_row(r);
     }
     for (std::int64_t r = 0; r < w.batch * w.heads * w.len_q; ++r)
       if (std::any_of(values.q.begin() + r * w.dim, values.q.begin() + (r + 1) * w.dim,
@@ -242,12 +285,12 @@ bool Gate::check_blemishes(const char* name, const Workload& w, const std::vecto
 }
 
 bool Gate::check_held_back() {
-  const std::uint64_t most_bytes = worker_.arena().size() / 2 - 4096;
-  for (const Workload& w : held_back(variant_, workload_, device_, next_seed(), most_bytes)) {
+  for (const Workload& w : held_back(variant_, workload_, device_, next_seed(), most_scene_bytes())) {
     start(fmt::format("held back {}", to_string(w)));
     InputValues values = make_inputs(w, InputClass::normal, next_seed());
     poison_unseen_keys(w, values);
-    if (!check_scene(make_scene(w, values), kNeighbourFlops, false, Finding::neighbour)) return false;
+    const SceneOptions options = drawn_strides(w, 0.5);
+    if (!check_scene(make_scene(w, values, options), kNeighbourFlops, false, Finding::neighbour)) return false;
   }
   return true;
 }

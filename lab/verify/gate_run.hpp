@@ -35,6 +35,10 @@ class Gate {
   void add_total_error(const Scene& scene, const InputValues& values, const std::vector<RowIndex>& rows);
   Scene make_scene(const Workload& workload, const InputValues& values, const SceneOptions& options = {});
 
+  /// How tensors of a scene lie: maybe by strides of their own.
+  SceneOptions drawn_strides(const Workload& workload, double probability);
+  [[nodiscard]] std::uint64_t most_scene_bytes() const { return worker_.arena().size() / 2 - 4096; }
+
   /// Which launches ask for the log-sum-exp: the path without it must be right on every kind of inputs too.
   enum class Lse { drawn, both };
   /// One scene, one comparison a launch.
@@ -66,10 +70,13 @@ class Gate {
   bool check_without_lse();
   /// Every row of the output against the constant, not only the rows the oracle was computed for.
   bool check_constant(const Scene& scene);
-  /// Heads further apart than their rows, the gap filled with NaN.
+  /// Heads further apart than their rows, the gap filled with NaN; then gaps between all rows, heads and entries, in
+  /// each tensor others.
   bool check_padding();
-  /// NaN, infinity and scores beyond fp32 show in the rows that see them, and in no others.
+  /// NaN, infinity and scores beyond fp32 show in the rows that see them, and in no others: in a few tiles, and at
+  /// lengths up to the workload's own.
   bool check_nonfinite();
+  [[nodiscard]] Workload nonfinite_shape(bool is_long);
   static std::int64_t any_key(const KeyRange& keys, Random& random);
   /// As many blemishes a scene as there are key heads.
   bool check_blemishes(const char* name, const Workload& w, const std::vector<Blemish>& blemishes, bool by_all);

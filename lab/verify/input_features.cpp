@@ -66,10 +66,10 @@ void make_features(const Workload& w, std::uint64_t seed, InputValues& values) {
   if (w.blocks) values.blocks = block_lists(w);
   values.prefix_lengths = prefix_lengths_of(w);
   if (w.bias) make_bias(w, substream(seed, 1), values.bias);
+  Random slopes(substream(seed, 5));
   if (w.alibi)
     for (std::int64_t head = 0; head < w.heads; ++head)
-      values.alibi_slopes.push_back(
-          static_cast<float>(std::exp2(-8.0 * static_cast<double>(head + 1) / static_cast<double>(w.heads))));
+      values.alibi_slopes.push_back(static_cast<float>(std::exp2(-8 * slopes.uniform())));
   Random random(substream(seed, 2));
   if (w.sinks)
     for (std::int64_t head = 0; head < w.heads; ++head)

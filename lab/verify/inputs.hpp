@@ -85,9 +85,9 @@ std::vector<ColumnMap> equal_head_columns(const Workload& workload, std::uint64_
 InputValues make_inputs(const Workload& workload, InputClass inputs, std::uint64_t seed);
 
 /// Values of the features of a workload, and the lengths that it stands for: biases of which one in eight hides, rows
-/// that they hide altogether, slopes as in Press et al. (arXiv 2108.12409), sinks near the scores' maxima, the
-/// lists of blocks that the pattern stands for, a seed and an offset of dropout, weights of norms around 1, and gates
-/// of which a few are infinite.
+/// that they hide altogether, slopes of the range in Press et al. (arXiv 2108.12409) that follow from nothing else,
+/// sinks near the scores' maxima, the lists of blocks that the pattern stands for, a seed and an offset of dropout,
+/// weights of norms around 1, and gates of which a few are infinite.
 void make_features(const Workload& workload, std::uint64_t seed, InputValues& values);
 /// Lengths from nothing to all there are, 0, 1 and the most among them, in place of those that the workload stands for.
 void draw_lengths(const Workload& workload, std::uint64_t seed, InputValues& values);

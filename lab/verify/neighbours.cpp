@@ -3,8 +3,18 @@
 
 #include "verify/chain.hpp"
 #include "verify/gate.hpp"
+#include "verify/other_features.hpp"
 
 namespace heed::verify {
+namespace {
+
+constexpr std::uint64_t kMostSpread = std::uint64_t{1} << 30;  // bytes: beyond, gaps would cost what memory there is
+
+std::uint64_t bytes_of(const Variant& variant, const Workload& workload, const DeviceFacts& device, bool own_strides) {
+  return image_bytes(workload, LaunchMemory::of(variant.plan(workload, device)), kPaddingRows, own_strides);
+}
+
+}  // namespace
 
 std::vector<Workload> neighbours(const Variant& variant, const Workload& workload) {
   std::vector<Workload> shapes;
@@ -80,6 +90,26 @@ std::vector<Workload> neighbours(const Variant& variant, const Workload& workloa
     add([](Workload& w) { w.len_q = 70, w.len_k = 300, w.relative->bidirectional = !w.relative->bidirectional; });
     add([](Workload& w) { w.len_q = 300, w.len_k = 90, w.relative = RelativeBias{.buckets = 12, .max_distance = 20}; });
   }
+  if (workload.softcap > 0) add([](Workload& w) { w.len_q = 40, w.len_k = 90, w.softcap = 7.5; });
+  if (workload.page_size > 0)
+    for (const std::int64_t size : {2 * workload.page_size, std::int64_t{24}})
+      add([&](Workload& w) { w.batch = 2, w.len_q = 40, w.len_k = 150, w.page_size = size; });
+  if (workload.bias) {
+    // A bias that entries, heads and rows have of their own where they shared it, and the other way round.
+    add([](Workload& w) {
+      w.batch = 2, w.heads *= 2, w.heads_kv = 2, w.len_q = 50, w.len_k = 90;
+      w.bias->by_batch = !w.bias->by_batch, w.bias->by_head = !w.bias->by_head;
+    });
+    add([](Workload& w) {
+      w.batch = 2, w.heads *= 2, w.heads_kv = 2, w.len_q = 50, w.len_k = 90;
+      w.bias->by_batch = true, w.bias->by_row = !w.bias->by_row;
+    });
+  }
+  if (const Workload plain = without_features(workload); plain != workload)
+    add([&](Workload& w) {
+      w = without_features(w);
+      w.batch = 2, w.len_q = 45, w.len_k = 90;
+    });
   if (workload.changes_output()) {
     // Weights of each head or shared ones, gates of elements or of rows, rows that no tile ends with.
     add([](Workload& w) {
@@ -103,13 +133,18 @@ std::vector<Workload> neighbours(const Variant& variant, const Workload& workloa
   return shapes;
 }
 
+bool may_spread(const Variant& variant, const Workload& workload, const DeviceFacts& device) {
+  return bytes_of(variant, workload, device, true) <= kMostSpread;
+}
+
 std::uint64_t scene_bytes(const Variant& variant, const Workload& workload, const DeviceFacts& device) {
-  return image_bytes(workload, LaunchMemory::of(variant.plan(workload, device)), kPaddingRows);
+  return bytes_of(variant, workload, device, may_spread(variant, workload, device));
 }
 
 std::uint64_t gate_arena_bytes(const Variant& variant, const Workload& workload, const DeviceFacts& device) {
   std::vector<Workload> shapes = neighbours(variant, workload);
   shapes.push_back(workload);
+  shapes.push_back(with_many_heads(workload));
   std::uint64_t most = 0;
   for (const Workload& shape : shapes) {
     if (!variant.runs(shape) || variant.family->refuses(shape, device)) continue;

@@ -14,39 +14,16 @@
 namespace heed::verify {
 namespace {
 
-struct Extent {
-  std::int64_t blocks;
-  std::int64_t heads;
-  std::int64_t rows;
-  std::int64_t dim;
-  [[nodiscard]] std::uint64_t elements(std::int64_t padding) const {
-    return static_cast<std::uint64_t>(blocks * heads * (rows + padding) * dim);
-  }
-};
-
-// Strides of a tensor with `padding` extra rows a head (bhld) or a block (blhd).
-Strides strides_of(const Workload& w, const Extent& extent, std::int64_t padding) {
-  const std::int64_t rows = extent.rows + padding;
-  if (w.layout == Layout::bhld) return {extent.heads * rows * extent.dim, rows * extent.dim, extent.dim};
-  return {rows * extent.heads * extent.dim, extent.dim, extent.heads * extent.dim};
-}
-
-// The bias after each row of it, and before its first: NaN, or what shows a score where it is boolean.
-constexpr std::int64_t kBiasPadding = 5;
-
 // Of N(0, 1): unmistakable in what it reaches, and no outlier beside which rounding looks large.
 constexpr float kFarTail = 5.0F;
-
-// A page of one key would be little beside 64 rows of NaN after it.
-std::int64_t paged_padding(const Workload& w, std::int64_t padding_rows) {
-  return w.page_size > 0 ? std::min<std::int64_t>(padding_rows, 1) : padding_rows;
-}
 
 }  // namespace
 
 Scene::Scene(const Workload& workload, const InputValues& values, const LaunchPlan& plan, std::uint64_t seed,
              const SceneOptions& options)
-    : workload_(workload), padding_rows_(options.padding_rows), places_(workload, values.lengths, options.page_seed) {
+    : workload_(workload),
+      has_gaps_(options.padding_rows > 0 || options.stride_seed != 0),
+      places_(workload, values.lengths, options.page_seed) {
   const Workload& w = workload_;
   const Extent q_extent{places_.query_blocks(), w.heads, places_.query_rows(), w.dim};
   const Extent k_extent{places_.key_blocks(), w.heads_kv, places_.key_rows(), w.dim};
@@ -59,24 +36,27 @@ Scene::Scene(const Workload& workload, const InputValues& values, const LaunchPl
     at = aligned(at + bytes) + kGuardBytes;
     return result;
   };
-  const auto place_tensor = [&](const Extent& extent, std::int64_t padding, Dtype dtype) {
-    Place result = place(extent.elements(padding) * size_of(dtype));
-    result.strides = strides_of(w, extent, padding);
+  const SceneStrides dense(w.layout, 0), own(w.layout, options.stride_seed);
+  const auto place_tensor = [&](const SceneStrides& strides, SceneStrides::Tensor tensor, const Extent& extent,
+                                std::int64_t padding, Dtype dtype) {
+    const Spread spread = strides.of(tensor, extent, padding, size_of(dtype));
+    Place result = place(static_cast<std::uint64_t>(spread.elements) * size_of(dtype));
+    result.strides = spread.strides;
     return result;
   };
-  q_ = place_tensor(q_extent, options.padding_rows, w.dtype_q());
+  q_ = place_tensor(own, SceneStrides::q, q_extent, options.padding_rows, w.dtype_q());
   const std::uint64_t repeated =
       static_cast<std::uint64_t>(options.repeated_query_heads * q_.strides.head) * size_of(w.dtype_q());
-  HEED_CHECK(repeated <= q_.bytes && (repeated == 0 || options.padding_rows == 0));
+  HEED_CHECK(repeated <= q_.bytes && (repeated == 0 || !has_gaps_));
   at = aligned(q_.offset + q_.bytes + repeated) + kGuardBytes;
-  k_ = place_tensor(k_extent, paged_padding(w, options.padding_rows), w.dtype_k());
-  v_ = place_tensor(v_extent, paged_padding(w, options.padding_rows), w.dtype_v());
+  k_ = place_tensor(own, SceneStrides::k, k_extent, paged_padding(w, options.padding_rows), w.dtype_k());
+  v_ = place_tensor(own, SceneStrides::v, v_extent, paged_padding(w, options.padding_rows), w.dtype_v());
   const auto place_array = [&](FeatureInput input, std::size_t numbers) {
     if (numbers > 0) features_[input] = place(numbers * 4);
   };
   if (w.bias) {
     const BiasSizes sizes = bias_sizes(w);
-    const std::int64_t row = sizes.key + (options.padding_rows > 0 ? kBiasPadding : 0);
+    const std::int64_t row = sizes.key + (has_gaps_ ? kBiasPadding : 0);
     features_[bias] =
         place(static_cast<std::uint64_t>(sizes.batch * sizes.head * sizes.row * row) * size_of(w.bias->dtype));
     features_[bias].strides = {sizes.batch > 1 ? sizes.head * sizes.row * row : 0, sizes.head > 1 ? sizes.row * row : 0,
@@ -104,9 +84,11 @@ Scene::Scene(const Workload& workload, const InputValues& values, const LaunchPl
   if (w.out_gate != OutGate::none) {
     Extent extent = o_extent;
     if (w.out_gate == OutGate::head) extent.dim = 1;
-    features_[out_gate] = place_tensor(extent, options.padding_rows, w.dtype);
+    features_[out_gate] = place_tensor(own, SceneStrides::gate, extent, options.padding_rows, w.dtype);
   }
-  o_ = place_tensor(o_extent, plan.o_strides ? 0 : options.padding_rows, w.dtype);  // those of the plan are dense
+  // Those of a plan are dense.
+  o_ = plan.o_strides ? place_tensor(dense, SceneStrides::o, o_extent, 0, w.dtype)
+                      : place_tensor(own, SceneStrides::o, o_extent, options.padding_rows, w.dtype);
   const std::int64_t lse_rows = o_extent.blocks * o_extent.heads * o_extent.rows;
   lse_ = place(options.with_lse ? static_cast<std::uint64_t>(lse_rows) * sizeof(float) : 0);
   workspace_ = place(static_cast<std::uint64_t>(plan.workspace_bytes));
@@ -131,7 +113,7 @@ Scene::Scene(const Workload& workload, const InputValues& values, const LaunchPl
   for (const Place* p : in_order) {
     guard_until(p->offset);
     begin = p->offset + p->bytes;
-    const bool is_filled = options.padding_rows == 0 && (p == &q_ || ((p == &k_ || p == &v_) && places_.fills_keys()));
+    const bool is_filled = !has_gaps_ && (p == &q_ || ((p == &k_ || p == &v_) && places_.fills_keys()));
     if (!is_filled && p != &semaphores_) std::memset(image_.data() + p->offset, 0xff, p->bytes);
   }
   guard_until(at);
@@ -326,57 +308,6 @@ void Scene::drop_lse() {
 void Scene::keep_outputs_of(const std::byte* image) {
   std::memcpy(image_.data() + o_.offset, image + o_.offset, o_.bytes);
   std::memcpy(image_.data() + lse_.offset, image + lse_.offset, lse_.bytes);
-}
-
-std::uint64_t image_bytes(const Workload& w, const LaunchMemory& memory, std::int64_t padding_rows) {
-  const auto tensor = [&](std::int64_t heads, std::int64_t rows, std::int64_t dim) {
-    return aligned(static_cast<std::uint64_t>(w.batch * heads * (rows + padding_rows) * dim) * size_of(w.dtype)) +
-           kGuardBytes + kAlignment;
-  };
-  std::uint64_t of_features = 0;
-  const auto add = [&](std::int64_t bytes) { of_features += aligned(static_cast<std::uint64_t>(bytes)) + kGuardBytes; };
-  if (w.bias) {
-    const BiasSizes sizes = bias_sizes(w);
-    add(sizes.batch * sizes.head * sizes.row * (sizes.key + kBiasPadding) *
-        static_cast<std::int64_t>(size_of(w.bias->dtype)));
-  }
-  if (w.alibi || w.sinks) add(8 * w.heads), add(0);
-  if (w.has_lengths()) add(12 * (w.batch + 1)), add(0), add(0);
-  if (w.prefix > 0) add(4 * w.batch);
-  if (w.relative) add(4 * w.heads * w.relative->buckets);
-  if (w.out_norm) add(4 * w.heads * w.dim_v);
-  if (w.out_gate != OutGate::none)
-    add(w.batch * w.heads * (w.len_q + padding_rows) * (w.out_gate == OutGate::head ? 1 : w.dim_v) *
-        static_cast<std::int64_t>(size_of(w.dtype)));
-  if (w.blocks) {
-    const std::int64_t lists = (w.blocks->by_batch ? w.batch : 1) * (w.blocks->by_head ? w.heads : 1) *
-                               ((w.len_q + w.blocks->rows - 1) / w.blocks->rows);
-    add(4 * lists), add(4 * lists * ((w.len_k + w.blocks->keys - 1) / w.blocks->keys + 1));
-  }
-  if (w.quantised) {
-    const std::int64_t pages = w.page_size > 0 ? w.batch * ((w.len_k + w.page_size - 1) / w.page_size) + 2 : w.batch;
-    const std::int64_t rows = (w.page_size > 0 ? w.page_size : w.len_k) + padding_rows;
-    const auto add_scales = [&](const std::optional<QuantisedTensor>& scaled, std::int64_t batch, std::int64_t heads,
-                                std::int64_t rows_each, std::int64_t columns) {
-      if (scaled) add(static_cast<std::int64_t>(most_scale_bytes(*scaled, batch, heads, rows_each, columns)));
-    };
-    add_scales(w.quantised->q, w.batch, w.heads, w.len_q + padding_rows, w.dim);
-    add_scales(w.quantised->k, pages, w.heads_kv, rows, w.dim);
-    add_scales(w.quantised->v, pages, w.heads_kv, rows, w.dim_v);
-  }
-  if (w.page_size > 0) {
-    // Every page has rows of padding, and there are spare ones.
-    const std::int64_t pages = w.batch * ((w.len_k + w.page_size - 1) / w.page_size);
-    add(4 * pages);
-    const std::int64_t extra_rows =
-        (pages + 2) * (w.page_size + paged_padding(w, padding_rows)) - w.batch * (w.len_k + padding_rows);
-    if (extra_rows > 0) add(w.heads_kv * extra_rows * (w.dim + w.dim_v) * static_cast<std::int64_t>(size_of(w.dtype)));
-  }
-  return of_features + tensor(w.heads, w.len_q, w.dim) + tensor(w.heads_kv, w.len_k, w.dim) +
-         tensor(w.heads_kv, w.len_k, w.dim_v) + tensor(w.heads, w.len_q, w.dim_v) +
-         aligned(static_cast<std::uint64_t>(w.batch * w.heads * w.len_q) * 4) +
-         aligned(static_cast<std::uint64_t>(memory.workspace_bytes)) +
-         aligned(static_cast<std::uint64_t>(memory.semaphores) * sizeof(unsigned)) + 5 * kGuardBytes;
 }
 
 }  // namespace heed::verify

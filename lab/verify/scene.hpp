@@ -6,9 +6,11 @@
 /// with the tensors of features, where the workload has them, before O. Guards are random bytes; O, LSE and workspace
 /// are poison (0xff: NaN in every dtype but int8), semaphores are zero. With padding, the rows past a head's length
 /// exist in memory and hold NaN in Q, K and V, in int8 -1 with scale factors of rows that are NaN: a kernel that reads
-/// them shows it, one that writes there too. Quantised tensors are made of the given values (verify/quantise.hpp).
+/// them shows it, one that writes there too. Gaps between rows, heads and blocks (SceneStrides) hold the same.
+/// Quantised tensors are made of the given values (verify/quantise.hpp).
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -22,16 +24,24 @@
 #include "verify/inputs.hpp"
 #include "verify/quantise.hpp"
 #include "verify/row_places.hpp"
+#include "verify/scene_strides.hpp"
 #include "worker/protocol.hpp"
 
 namespace heed::verify {
 
-constexpr std::uint64_t kAlignment = 256;    ///< cudaMalloc's, which kernels may rely on
+constexpr std::uint64_t kAlignment = 256;  ///< cudaMalloc's, which kernels may rely on
+/// The bias after each row of it, and before its first: NaN, or what shows a score where it is boolean.
+constexpr std::int64_t kBiasPadding = 5;
 constexpr std::uint64_t kGuardBytes = 4096;  ///< wider than any tile row, so that an overrun by a tile row hits it
 
 /// Bytes up to the next place where a tensor may begin.
 constexpr std::uint64_t aligned(std::uint64_t bytes) {
   return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+}
+
+/// A page of one key would be little beside 64 rows of NaN after it.
+inline std::int64_t paged_padding(const Workload& w, std::int64_t padding_rows) {
+  return w.page_size > 0 ? std::min<std::int64_t>(padding_rows, 1) : padding_rows;
 }
 
 /// One tensor inside an image.
@@ -45,6 +55,7 @@ struct SceneOptions {
   bool with_lse = true;
   std::int64_t padding_rows = 0;  ///< rows of NaN after each head's own; none in O where a plan says how it lies
   std::uint64_t page_seed = 1;    ///< of the order of pages: scenes of one timing have the same
+  std::uint64_t stride_seed = 0;  ///< of strides that each tensor has of its own; 0: rows follow each other
   std::int64_t repeated_query_heads = 0;  ///< first heads of Q that lie behind it once more; without padding alone
 };
 
@@ -122,13 +133,13 @@ class Scene {
   [[nodiscard]] ForbiddenWrite forbidden_write(const std::byte* after) const { return forbidden_write(after, {}); }
 
  private:
-  /// Whether a byte of O's memory belongs to a row, not to the padding.
-  [[nodiscard]] bool is_row_of_output(std::uint64_t offset) const;
+  /// The first byte between rows of O, in its padding and its gaps, that is not as it was; the end of O where all are.
+  [[nodiscard]] std::uint64_t first_change_between_rows(const std::byte* after) const;
   /// "12 bytes past the end of O"
   [[nodiscard]] std::string describe_offset(std::uint64_t offset) const;
 
   Workload workload_;
-  std::int64_t padding_rows_;
+  bool has_gaps_;  // some bytes of O and inputs belong to no row
   std::vector<std::byte> image_;
   worker::Launch launch_;
   void put_features(const InputValues& values);
@@ -156,7 +167,8 @@ class Scene {
   std::array<Place, feature_inputs> features_;
 };
 
-/// Bytes an image of this workload takes at most, padding included.
-std::uint64_t image_bytes(const Workload& workload, const LaunchMemory& memory, std::int64_t padding_rows);
+/// Bytes an image of this workload takes at most, padding included, and gaps where tensors have strides of their own.
+std::uint64_t image_bytes(const Workload& workload, const LaunchMemory& memory, std::int64_t padding_rows,
+                          bool own_strides = false);
 
 }  // namespace heed::verify

@@ -10,12 +10,26 @@
 
 namespace heed::verify {
 
-bool Scene::is_row_of_output(std::uint64_t offset) const {
-  const auto element = static_cast<std::int64_t>((offset - o_.offset) / size_of(workload_.dtype));
+std::uint64_t Scene::first_change_between_rows(const std::byte* after) const {
   const Strides& s = o_.strides;
-  const std::int64_t in_batch = element % s.batch;
-  const std::int64_t row = workload_.layout == Layout::bhld ? in_batch % s.head / s.row : in_batch / s.row;
-  return row < places_.query_rows();
+  const std::uint64_t size = size_of(workload_.dtype);
+  const bool heads_outside = s.head >= s.row;
+  const std::int64_t rows = places_.query_rows(), heads = workload_.heads;
+  const std::uint64_t end = o_.offset + o_.bytes;
+  std::uint64_t begin = o_.offset;  // of the gap behind the row before
+  const auto change_until = [&](std::uint64_t next) {
+    const std::byte* const before = image_.data();
+    return static_cast<std::uint64_t>(std::mismatch(before + begin, before + next, after + begin).first - before);
+  };
+  for (std::int64_t block = 0; block < places_.query_blocks(); ++block)
+    for (std::int64_t i = 0; i < heads * rows; ++i) {
+      const std::int64_t head = heads_outside ? i / rows : i % heads;
+      const std::int64_t row = heads_outside ? i % rows : i / heads;
+      const std::uint64_t at = o_.offset + static_cast<std::uint64_t>(element_index(s, {block, row}, head)) * size;
+      if (const std::uint64_t changed = change_until(at); changed < at) return changed;
+      begin = at + static_cast<std::uint64_t>(workload_.dim_v) * size;
+    }
+  return change_until(end);
 }
 
 std::string Scene::describe_offset(std::uint64_t offset) const {
@@ -85,11 +99,10 @@ Scene::ForbiddenWrite Scene::forbidden_write(const std::byte* after, Skipped ski
   }
   if (const std::uint64_t at = first_difference(begin, image_.size()); at < image_.size())
     return {Finding::wrote_outside, fmt::format("it wrote outside its outputs, {}", describe_offset(at))};
-  if (padding_rows_ > 0)
-    for (std::uint64_t i = o_.offset; i < o_.offset + o_.bytes; ++i)
-      if (before[i] != after[i] && !is_row_of_output(i))
-        return {Finding::wrote_outside,
-                fmt::format("it wrote into the padding between rows of O, at byte {}", i - o_.offset)};
+  if (has_gaps_)
+    if (const std::uint64_t at = first_change_between_rows(after); at < o_.offset + o_.bytes)
+      return {Finding::wrote_outside,
+              fmt::format("it wrote into the padding between rows of O, at byte {}", at - o_.offset)};
   if (const std::uint64_t at = skipped.semaphores
                                    ? semaphores_.offset + semaphores_.bytes
                                    : first_difference(semaphores_.offset, semaphores_.offset + semaphores_.bytes);

@@ -323,6 +323,17 @@ TEST(Neighbours, ShareTheProblemAndDifferInShape) {
       EXPECT_NE(n, w);
     }
   }
+  // Numbers of features are others, and features are left out.
+  const Workload caps = parse_workload("b1h2l64k150d64:fp32:softcap=2:page=16:bias=fp32/hlk");
+  bool has_cap = false, has_page = false, has_own_bias = false, has_none = false;
+  for (const Workload& n : neighbours(parse_variant("fwd_cpu", caps, cpu_facts()), caps)) {
+    validate(n);
+    has_cap = has_cap || (n.softcap > 0 && n.softcap != 2);
+    has_page = has_page || (n.page_size > 0 && n.page_size != 16);
+    has_own_bias = has_own_bias || (n.bias && n.bias->by_batch && n.batch > 1);
+    has_none = has_none || (n.softcap == 0 && n.page_size == 0 && !n.bias);
+  }
+  EXPECT_TRUE(has_cap && has_page && has_own_bias && has_none);
   // A program for fixed sizes is asked for these alone, with other strides and another scale.
   const Workload w = parse_workload("b2h8l512d64");
   const Variant fixed = parse_variant("fwd_sm90_persistent:specialize=shape", w, gpu_limits("sm_90a"));

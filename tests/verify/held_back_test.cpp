@@ -20,7 +20,7 @@ TEST(HeldBack, TheSameSeedDrawsTheSameShapesAndAnotherOthers) {
   std::set<std::string> texts;
   for (std::uint64_t seed = 0; seed < 50; ++seed)
     for (const Workload& w : drawn("b2h4l256d64", seed)) texts.insert(to_string(w));
-  EXPECT_GE(texts.size(), 190U);
+  EXPECT_GE(texts.size(), 240U);
 }
 
 TEST(HeldBack, EveryDrawHasAScaleOfItsOwnAndFitsTheProgram) {
@@ -38,6 +38,51 @@ TEST(HeldBack, EveryDrawHasAScaleOfItsOwnAndFitsTheProgram) {
       }
     }
   }
+}
+
+TEST(HeldBack, SomeAreAsLongAsTheWorkloadAndOneHasMoreHeads) {
+  for (const char* shape :
+       {"b1h2l300d64", "b2h4l256d64", "b1h8hkv2l2000k3000d64:causal_bottom_right", "b4h8hkv1l1k900d64"}) {
+    const Workload workload = parse_workload(shape);
+    for (std::uint64_t seed = 0; seed < 20; ++seed) {
+      std::int64_t longest = 0;
+      bool has_entries = false, has_heads = false;
+      for (const Workload& w : drawn(shape, seed)) {
+        longest = std::max(longest, w.len_k);
+        has_entries = has_entries || w.batch > 3;
+        has_heads = has_heads || w.heads > 12;
+        EXPECT_LE(w.flops(), std::max(1.1e9, 0.2 * workload.flops())) << to_string(w);
+      }
+      EXPECT_GE(longest, workload.len_k * 9 / 10);
+      EXPECT_LE(longest, workload.len_k * 2);
+      EXPECT_TRUE(has_entries && has_heads);
+    }
+    const Variant variant = parse_variant("fwd_cpu", workload, cpu_facts());
+    EXPECT_LE(2 * scene_bytes(variant, with_many_heads(workload), cpu_facts()),
+              gate_arena_bytes(variant, workload, cpu_facts()));
+  }
+}
+
+TEST(HeldBack, NumbersOfFeaturesAreOthers) {
+  std::set<double> caps, scales;
+  std::set<std::int64_t> pages;
+  int shared = 0, without = 0;
+  for (std::uint64_t seed = 0; seed < 50; ++seed)
+    for (const Workload& w : drawn("b2h2l64k150d64:softcap=2:page=16:bias=fp32/hlk", seed)) {
+      caps.insert(w.softcap);
+      pages.insert(w.page_size);
+      if (w.scale) scales.insert(*w.scale);
+      if (w.bias) shared += w.bias->by_batch ? 0 : 1;
+      without += w.softcap == 0 ? 1 : 0;
+    }
+  EXPECT_GT(caps.size(), 50U);
+  EXPECT_GE(pages.size(), 8U);
+  EXPECT_GT(shared, 20);
+  EXPECT_LT(shared, 230);
+  EXPECT_GT(without, 5);
+  EXPECT_TRUE(scales.contains(1.0));
+  EXPECT_GT(scales.size(), 60U);
+  EXPECT_GT(*scales.rbegin(), 1.5);
 }
 
 TEST(HeldBack, StaysWithinTheMemory) {
