@@ -10,6 +10,7 @@
 #include "dispatch/built_programs.hpp"
 #include "dispatch/covering.hpp"
 #include "json/text.hpp"
+#include "padding/padding.hpp"
 #include "process/interrupt.hpp"
 
 namespace heed::cli {
@@ -44,14 +45,36 @@ struct Built {
   std::string state;
 };
 
-Built build_one(const Workload& workload, const DeviceFacts& device, dispatch::BuiltPrograms& programs) {
-  Built built{to_string(workload), {}, {}, {}};
+// The workload that a program is built for: where no family takes its head dims, that of rows which libheed pads.
+// @throws Error(unsupported) of the workload as it is
+Workload runnable(const Workload& workload, const DeviceFacts& device) {
+  std::vector<Workload> all = {workload};
+  if (!workload.quantised)
+    for (const std::int64_t dim : padding::padded_dims(workload)) all.push_back(padding::padded(workload, dim, dim));
+  std::optional<Error> refusal;
+  for (const Workload& one : all) {
+    try {
+      (void)default_family(one, device);
+      return one;
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::unsupported) throw;
+      if (!refusal) refusal = error;
+    }
+  }
+  throw Error(*refusal);
+}
+
+Built build_one(const Workload& given, const DeviceFacts& device, dispatch::BuiltPrograms& programs) {
+  Built built{to_string(given), {}, {}, {}};
   try {
+    const Workload workload = runnable(given, device);
     const Family& family = default_family(workload, device);
     const Variant variant = make_variant(family, family.default_config(workload, device), workload);
     built.variant = variant.id();
     auto file = programs.find(variant, device.arch);
     built.state = file != nullptr ? "was there" : "built";
+    if (workload.dim != given.dim || workload.dim_v != given.dim_v)
+      built.state += fmt::format(", for rows that are padded to {} elements", workload.dim);
     if (file == nullptr) file = programs.build(variant, workload, device);
     built.file = file->name();
     // Of what this process alone would know nobody has anything later.

@@ -201,6 +201,10 @@ int run(const RunCommandOptions& o) {
                           {"output", o.output},
                           {"tensors_digest", tensors->digest},
                           {"rows_checked", result.rows_checked}};
+    if (given.dropout > 0) {
+      all["dropout_seed"] = values.dropout_seed;
+      all["dropout_offset"] = values.dropout_offset;
+    }
     if (result.comparison) all["error"] = record::to_json(result.comparison->error);
     if (result.total) all["total_error"] = record::to_json(*result.total);
     print(json_text(all, 1) + "\n");
@@ -208,6 +212,9 @@ int run(const RunCommandOptions& o) {
   }
   print(fmt::format("workload  {}\ndevice    {}\nvariant   {}\n          {}\n", to_string(given), device.name,
                     variant.id(), describe(variant)));
+  if (given.dropout > 0)
+    print(fmt::format("dropout   seed {}, offset {}: heed.dropout_mask says what was dropped\n", values.dropout_seed,
+                      values.dropout_offset));
   print(fmt::format("time      {:.2f} us a launch, {:.3g} TFLOP/s (median of {} readings, caches warm)\n", result.us,
                     tflops, result.readings));
   print(result.comparison

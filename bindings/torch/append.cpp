@@ -43,6 +43,18 @@ heed_scales scales_of(const Tensor& factors, std::int64_t rows) {
   return {stride(0), stride(1), stride(2), stride(3), s.sizes[2] == 1 ? 1 : rows};
 }
 
+// One element that is repeated in every dimension: libheed reads strides that are all zero as dense ones.
+bool is_one_element(const Tensor& tensor) {
+  const std::optional<Shape> shape = shape_of(tensor.get());
+  if (!shape) return false;
+  bool repeats = false;
+  for (std::int64_t i = 0; i < shape->rank; ++i) {
+    if (shape->strides[i] != 0) return false;
+    repeats = repeats || shape->sizes[i] > 1;
+  }
+  return repeats;
+}
+
 struct Described {
   heed_problem problem;
   heed_append_rows rows;
@@ -168,6 +180,9 @@ void append_kernel(StableValue* stack, std::uint64_t, std::uint64_t) {
   call.k_scale_rows = number_of<std::int64_t>(stack[11]);
   call.v_scale_rows = number_of<std::int64_t>(stack[12]);
   static const std::int32_t int32 = libtorch().dtype_int32();
+  for (Tensor* const tensor : {&call.new_k, &call.new_v})
+    if (is_one_element(*tensor)) *tensor = tensor->cloned();
+  if (is_one_element(call.k) || is_one_element(call.v)) refuse("a cache whose elements share one place");
   const Described d = described(call);
   for (const Tensor* tensor : {&call.new_k, &call.new_v, &call.v, &call.lengths, &call.page_table, &call.cu_seqlens,
                                &call.k_scale, &call.v_scale}) {

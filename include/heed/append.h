@@ -38,12 +38,13 @@ typedef struct heed_append_rows {
   int64_t total_new; /* with HEED_APPEND_RAGGED: of all entries, at least len_new where there is one; else 0 */
   heed_strides
       k_strides; /* of (batch, heads_kv, len_new, dim), ragged (total_new, heads_kv, dim) with `batch` 0; all */
-  heed_strides v_strides; /* zero: dense in that order. Strides of more than one row, head or entry are not 0 */
+  heed_strides v_strides; /* zero: dense in that order. A stride of 0 beside others: rows, heads or entries are one */
   uint64_t reserved[4];   /* 0 */
 } heed_append_rows;
 
 /* Addresses of one append: of the GPU's memory, or the host's on a CPU, at multiples of their elements' size. What is
- * written overlaps nothing else. */
+ * written overlaps nothing else: a run where it does is refused. Rows of K and V, and factors that are written, may
+ * take turns in one memory, where all have the same strides: (pages, 2, page_size, heads_kv, dim). */
 typedef struct heed_append_tensors {
   uint32_t struct_size; /* sizeof(heed_append_tensors) */
   uint32_t reserved_flags;
@@ -76,8 +77,9 @@ HEED_API void heed_append_tensors_init(heed_append_tensors* tensors);
  * even, beyond the largest element the largest; NaN and infinity become NaN, in int8 the factor of a row that has its
  * own). On a GPU it loads a program, in milliseconds, into the context as heed_plan_create does. `options` may be null:
  * `programs` alone counts.
- * HEED_UNSUPPORTED: keys of HEED_RAGGED problems, which follow each other without room behind them; head dims beyond
- * 512, on a GPU of 8-bit caches beyond 256; a file of programs without that of the append. */
+ * HEED_INVALID_ARGUMENT: strides of K or V that lay rows over one another. HEED_UNSUPPORTED: keys of HEED_RAGGED
+ * problems, which follow each other without room behind them; on a GPU caches of 8 bits with head dims beyond 256
+ * (other caches take any); a file of programs without that of the append. */
 HEED_API heed_status heed_append_create(const heed_problem* problem, const heed_append_rows* rows,
                                         const heed_options* options, heed_append** append);
 /* One launch on the stream, which allocates nothing and waits for nothing, so that it can be captured into a CUDA

@@ -93,8 +93,8 @@ typedef struct heed_offload_call {
   heed_strides v_strides;
   int64_t len_q; /* rows of each entry; the last one's own key is the last key of the entry */
   const void* q; /* (batch, heads, len_q, dim) */
-  void* o;       /* (batch, heads, len_q, dim_v) */
-  float* lse;    /* (batch, heads, len_q), dense, natural logarithm; null: not wanted */
+  void* o; /* (batch, heads, len_q, dim_v), of elements that follow each other; apart from all other tensors, as lse */
+  float* lse; /* (batch, heads, len_q), dense, natural logarithm; null: not wanted */
   heed_strides q_strides;
   heed_strides o_strides;
   int32_t mask; /* HEED_MASK_NONE or HEED_MASK_CAUSAL_BOTTOM_RIGHT */
@@ -170,7 +170,7 @@ HEED_API heed_status heed_offload_prefill(heed_offload* pool, const heed_offload
  * not hold. With a window, or where rows do not see all of these pages, it is a prefill.
  *
  * On a GPU both are queued on the stream; inputs and outputs belong to the call until the stream has passed it. Where a
- * call fails, its keys are not there.
+ * call fails, its keys are not there, and pages that it took are free.
  *
  * A stream that is being captured takes calls without new keys (a len_k of 0) into its graph: launches of the device,
  * copies over the link and the processors' part as a host node, with the split, the tables and the lengths of this

@@ -35,6 +35,17 @@ void check(const std::string& name, const NamedNumbers& given, const Shape& shap
     throw Error(ErrorCode::invalid_input,
                 fmt::format("tensor \"{}\" has shape {}; the workload's is {}", name, given.shape, shape), name);
   const auto nan = std::find_if(given.values.begin(), given.values.end(), [](float x) { return std::isnan(x); });
+  const auto infinite = std::find_if(given.values.begin(), given.values.end(), [&](float x) {
+    const bool hides_keys = x < 0 && (name == "bias" || name == "relative_bias");
+    return std::isinf(x) && !hides_keys;
+  });
+  if (infinite != given.values.end())
+    throw Error(
+        ErrorCode::invalid_input,
+        fmt::format("tensor \"{}\" holds {} at element {}; Heed proves kernels on finite numbers, and on -inf in "
+                    "biases, which hides keys",
+                    name, *infinite, infinite - given.values.begin()),
+        name);
   if (nan != given.values.end())
     throw Error(ErrorCode::invalid_input,
                 fmt::format("tensor \"{}\" holds NaN at element {}; Heed proves kernels on numbers", name,

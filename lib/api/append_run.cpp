@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <utility>
 
@@ -61,23 +62,12 @@ TensorLayout layout_of_new(const char* name, const heed_strides& given, const Te
   return layout;
 }
 
-// A cache is written: rows of it do not share a place.
-void expect_own_places(const char* name, const TensorSizes& s, const TensorLayout& layout) {
-  for (const auto& [which, count, stride] :
-       {std::tuple{"batch", s.batch, layout.batch}, std::tuple{"head", s.heads, layout.head},
-        std::tuple{"row", s.rows, layout.row}, std::tuple{"dim", s.dim, layout.step}})
-    if (count > 1 && stride == 0)
-      refuse_append(
-          fmt::format("the {} stride of {} is 0, so that {} rows would be written to one place", which, name, count),
-          "0");
-}
-
 append::Tensor tensor_of(const Problem& problem, bool is_value, const TensorLayout& from) {
   const Workload& w = problem.workload;
   const char* const name = is_value ? "V" : "K";
   const TensorLayout& to = is_value ? problem.v : problem.k;
   const TensorSizes sizes = is_value ? problem.v_sizes() : problem.k_sizes();
-  expect_own_places(name, sizes, to);
+  expect_apart(name, {to.batch, to.head, to.row, to.step}, sizes);
   append::Tensor t{};
   t.rows.from_strides = from;
   t.rows.from_step = from.step;
@@ -125,8 +115,7 @@ struct GivenAddress {
   const void* address;
   std::uintptr_t alignment;
   bool is_needed;
-  const char* belongs_to;    // what an append that has such a tensor is; null: all may
-  std::int64_t numbers = 0;  // int32 from it, of those that lie apart from lengths_after
+  const char* belongs_to;  // what an append that has such a tensor is; null: all may
 };
 
 void expect_addresses(std::initializer_list<GivenAddress> all) {
@@ -143,19 +132,77 @@ void expect_addresses(std::initializer_list<GivenAddress> all) {
   }
 }
 
-// Blocks of a launch read lengths while one of them writes those that follow.
-void expect_apart(const std::int32_t* written, std::int64_t count, std::initializer_list<GivenAddress> others) {
-  if (written == nullptr) return;
-  const auto x = reinterpret_cast<std::uintptr_t>(written);
-  for (const GivenAddress& one : others) {
-    const auto y = reinterpret_cast<std::uintptr_t>(one.address);
-    if (one.address != nullptr && x < y + static_cast<std::uintptr_t>(one.numbers) * sizeof(std::int32_t) &&
-        y < x + static_cast<std::uintptr_t>(count) * sizeof(std::int32_t))
-      refuse_append(fmt::format("lengths_after overlaps {}; what is written must lie apart", one.name), one.name);
-  }
+std::size_t bytes_of(int element) {
+  if (element == static_cast<int>(Element::fp32)) return 4;
+  return element <= static_cast<int>(Element::bf16) ? 2 : 1;
 }
 
 }  // namespace
+
+AppendRun::AppendRun(const append::Append& parameters) : parameters_(parameters) {
+  const append::Append& a = parameters;
+  const bool is_ragged = a.total_new >= 0;
+  const bool has_pages = a.page_size > 0;
+  const bool has_rows = a.heads > 0 && (is_ragged ? a.total_new > 0 : a.batch > 0 && a.len_new > 0);
+  const std::int64_t parts = has_pages ? a.pages : a.batch;
+  const std::int64_t rows = has_pages ? a.page_size : a.len_cache;
+  const auto layout = [](const TensorStrides& strides, long long step) {
+    return TensorLayout{{strides.batch, strides.head, strides.row}, step};
+  };
+  if (has_rows) {
+    const auto of_new = [&](const char* name, const append::Tensor& t) {
+      return span_of(name, nullptr, {is_ragged ? 1 : a.batch, a.heads, is_ragged ? a.total_new : a.len_new, t.rows.dim},
+                     layout(t.rows.from_strides, t.rows.from_step), bytes_of(t.rows.element));
+    };
+    const auto of_cache = [&](const char* name, const append::Tensor& t) {
+      return span_of(name, nullptr, {parts, a.heads, rows, t.rows.dim}, layout(t.rows.to_strides, t.to_step),
+                     bytes_of(t.rows.to_element));
+    };
+    const auto of_factors = [&](const char* name, const append::Tensor& t) {
+      if (append::is_copied(t)) return Span{};
+      const TensorScales& s = t.rows.scales;
+      const std::int64_t blocks = (rows + s.rows - 1) / std::max(s.rows, 1);
+      return span_of(name, nullptr, {parts, a.heads, blocks, s.channel != 0 ? t.rows.dim : 1}, layout(s.strides, 1),
+                     sizeof(float));
+    };
+    const std::int64_t pages_each = has_pages ? (a.len_cache + a.page_size - 1) / a.page_size : 0;
+    const std::int64_t numbers = has_pages && a.batch > 0 ? (a.batch - 1) * a.table_stride + pages_each : 0;
+    spans_[0] = of_new("new_k", a.k);
+    spans_[1] = of_new("new_v", a.v);
+    spans_[2] = of_cache("k", a.k);
+    spans_[3] = of_cache("v", a.v);
+    spans_[7] = span_of_numbers("page_table", nullptr, numbers, sizeof(std::int32_t));
+    spans_[8] = of_factors("k_scale", a.k);
+    spans_[9] = of_factors("v_scale", a.v);
+  }
+  spans_[4] = span_of_numbers("lengths", nullptr, a.batch, sizeof(std::int32_t));
+  spans_[5] = span_of_numbers("lengths_after", nullptr, a.batch, sizeof(std::int32_t));
+  if (is_ragged && a.batch > 0)
+    spans_[6] = span_of_numbers("cu_seqlens", nullptr, a.batch + std::int64_t{1}, sizeof(std::int32_t));
+}
+
+// Blocks of a launch read what others of it write.
+void AppendRun::expect_apart_from_all(const heed_append_tensors& t) const {
+  std::array<Span, kTensors> all = spans_;
+  const std::array<const void*, kTensors> addresses = {
+      t.new_k, t.new_v, t.k, t.v, t.lengths, t.lengths_after, t.cu_seqlens, t.page_table, t.k_scale, t.v_scale};
+  for (std::size_t i = 0; i < kTensors; ++i) all[i].at = addresses[i];
+  const std::array<bool, kTensors> is_written = {false,
+                                                 false,
+                                                 true,
+                                                 true,
+                                                 false,
+                                                 true,
+                                                 false,
+                                                 false,
+                                                 parameters_.k.finds_factor != 0,
+                                                 parameters_.v.finds_factor != 0};
+  for (std::size_t written = 0; written < kTensors; ++written)
+    for (std::size_t i = 0; is_written[written] && i < kTensors; ++i)
+      if (i != written && overlap(all[written], all[i]))
+        refuse_append(fmt::format("{} overlaps {}; what is written must lie apart", all[written].name, all[i].name),
+                      all[written].name);
+}
 
 append::Append AppendRun::bound(const heed_append_tensors& t) const {
   if (t.struct_size != sizeof(heed_append_tensors))
@@ -163,36 +210,30 @@ append::Append AppendRun::bound(const heed_append_tensors& t) const {
                               "heed_append_tensors_init",
                               t.struct_size, sizeof(heed_append_tensors)),
                   std::to_string(t.struct_size));
+  for (const std::uint64_t word : t.reserved)
+    if (word != 0) refuse_append("reserved fields of heed_append_tensors must be 0", std::to_string(word));
+  if (t.reserved_flags != 0)
+    refuse_append("reserved fields of heed_append_tensors must be 0", std::to_string(t.reserved_flags));
   append::Append a = parameters_;
-  const auto bytes = [](int element) {
-    return static_cast<std::uintptr_t>(element == static_cast<int>(Element::fp32)   ? 4
-                                       : element <= static_cast<int>(Element::bf16) ? 2
-                                                                                    : 1);
-  };
   const bool is_ragged = a.total_new >= 0;
   const bool has_pages = a.page_size > 0;
   const bool has_rows = a.heads > 0 && (is_ragged ? a.total_new > 0 : a.batch > 0 && a.len_new > 0);
   const bool has_entries = a.batch > 0;
   const char* const of_k = append::is_copied(a.k) ? "HEED_SCALED and a K of 8 bits" : nullptr;
   const char* const of_v = append::is_copied(a.v) ? "HEED_SCALED and a V of 8 bits" : nullptr;
-  const std::int64_t pages_each = has_pages ? (a.len_cache + a.page_size - 1) / a.page_size : 0;
-  const std::int64_t table_numbers = has_entries ? (a.batch - 1) * a.table_stride + pages_each : 0;
   constexpr std::uintptr_t kInt = sizeof(std::int32_t);
   expect_addresses(
-      {{"new_k", t.new_k, bytes(a.k.rows.element), has_rows, nullptr},
-       {"new_v", t.new_v, bytes(a.v.rows.element), has_rows, nullptr},
-       {"k", t.k, bytes(a.k.rows.to_element), has_rows, nullptr},
-       {"v", t.v, bytes(a.v.rows.to_element), has_rows, nullptr},
+      {{"new_k", t.new_k, bytes_of(a.k.rows.element), has_rows, nullptr},
+       {"new_v", t.new_v, bytes_of(a.v.rows.element), has_rows, nullptr},
+       {"k", t.k, bytes_of(a.k.rows.to_element), has_rows, nullptr},
+       {"v", t.v, bytes_of(a.v.rows.to_element), has_rows, nullptr},
        {"lengths", t.lengths, kInt, has_entries, nullptr},
        {"lengths_after", t.lengths_after, kInt, has_entries && t.lengths_after != nullptr, nullptr},
        {"cu_seqlens", t.cu_seqlens, kInt, is_ragged && has_entries, is_ragged ? nullptr : "HEED_APPEND_RAGGED"},
        {"page_table", t.page_table, kInt, has_pages && has_rows, has_pages ? nullptr : "HEED_PAGED"},
        {"k_scale", t.k_scale, sizeof(float), has_rows && of_k == nullptr, of_k},
        {"v_scale", t.v_scale, sizeof(float), has_rows && of_v == nullptr, of_v}});
-  expect_apart(t.lengths_after, a.batch,
-               {{"lengths", t.lengths, kInt, true, nullptr, a.batch},
-                {"cu_seqlens", t.cu_seqlens, kInt, true, nullptr, a.batch + std::int64_t{1}},
-                {"page_table", t.page_table, kInt, true, nullptr, table_numbers}});
+  expect_apart_from_all(t);
   a.k.rows.from = t.new_k;
   a.v.rows.from = t.new_v;
   a.k.rows.to = static_cast<unsigned char*>(t.k);

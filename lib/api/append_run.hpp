@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "api/plan.hpp"
+#include "api/spans.hpp"
 #include "append/append_rows.hpp"
 #include "heed/append.h"
 
@@ -21,13 +22,16 @@ class AppendRun {
   [[nodiscard]] virtual bool can_be_dependent() const { return false; }
 
  protected:
-  explicit AppendRun(const append::Append& parameters) : parameters_(parameters) {}
+  explicit AppendRun(const append::Append& parameters);
 
  private:
   virtual void launch(const append::Append& append, void* stream, bool dependent) const = 0;
   [[nodiscard]] append::Append bound(const heed_append_tensors& tensors) const;
+  void expect_apart_from_all(const heed_append_tensors& tensors) const;
 
-  append::Append parameters_;  ///< without addresses; a page_size of 0: no pages
+  static constexpr std::size_t kTensors = 10;
+  append::Append parameters_;           ///< without addresses; a page_size of 0: no pages
+  std::array<Span, kTensors> spans_{};  ///< of heed_append_tensors, without addresses; of no bytes: not looked at
 };
 
 /// @throws Error(usage), Error(invalid_workload), Error(unsupported), Error(no_device), Error(driver), Error(programs)

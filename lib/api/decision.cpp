@@ -98,30 +98,33 @@ Choice choose(const Problem& problem, const Options& options, const DeviceFacts&
   return choice;
 }
 
-// Why no kernel reads and writes the tensors as they lie: rows are of one length whose elements follow each other, on a
-// GPU 16 bytes at a time. Empty where kernels do.
-std::string layout_refusal(const Problem& problem) {
-  const Workload& w = problem.workload;
-  const bool gpu = problem.device == DeviceKind::cuda;
-  if (gpu && w.dim != w.dim_v) return fmt::format("the head dims of K and V are {} and {}", w.dim, w.dim_v);
-  struct Tensor {
-    const char* name;
-    const TensorLayout& layout;
-    TensorSizes sizes;
-    Dtype dtype;
-  };
-  for (const Tensor& t :
-       {Tensor{"Q", problem.q, problem.q_sizes(), w.dtype_q()}, Tensor{"K", problem.k, problem.k_sizes(), w.dtype_k()},
-        Tensor{"V", problem.v, problem.v_sizes(), w.dtype_v()}, Tensor{"O", problem.o, problem.o_sizes(), w.dtype}}) {
-    const auto unit = static_cast<std::int64_t>(kGpuAlignment / size_of(t.dtype));
-    if (t.layout.step != 1) return fmt::format("the elements of a row of {} are {} apart", t.name, t.layout.step);
-    for (const auto& [count, stride] : {std::pair{t.sizes.batch, t.layout.batch},
-                                        std::pair{t.sizes.heads, t.layout.head}, std::pair{t.sizes.rows, t.layout.row}})
-      // https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__TENSOR__MEMORY.html: tensor maps have no stride of 0.
-      if (gpu && count > 1 && (stride == 0 || stride % unit != 0))
-        return fmt::format("a stride of {} is {} elements, no positive multiple of {} (16 bytes)", t.name, stride,
-                           unit);
-  }
+}  // namespace
+
+std::string layout_refusal(const char* name, const TensorSizes& sizes, const TensorLayout& layout, Dtype dtype,
+                           DeviceKind device) {
+  const auto unit = static_cast<std::int64_t>(kGpuAlignment / size_of(dtype));
+  if (layout.step != 1) return fmt::format("the elements of a row of {} are {} apart", name, layout.step);
+  for (const auto& [count, stride] :
+       {std::pair{sizes.batch, layout.batch}, std::pair{sizes.heads, layout.head}, std::pair{sizes.rows, layout.row}})
+    // https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__TENSOR__MEMORY.html: tensor maps have no stride of 0.
+    if (device == DeviceKind::cuda && count > 1 && (stride == 0 || stride % unit != 0))
+      return fmt::format("a stride of {} is {} elements, no positive multiple of {} (16 bytes)", name, stride, unit);
+  return {};
+}
+
+namespace {
+
+// Why no kernel reads and writes the tensors of a problem as they lie: rows are of one length, too. Empty where kernels
+// do.
+std::string layout_refusal(const Problem& p) {
+  const Workload& w = p.workload;
+  if (p.device == DeviceKind::cuda && w.dim != w.dim_v)
+    return fmt::format("the head dims of K and V are {} and {}", w.dim, w.dim_v);
+  for (const std::string& refusal : {layout_refusal("Q", p.q_sizes(), p.q, w.dtype_q(), p.device),
+                                     layout_refusal("K", p.k_sizes(), p.k, w.dtype_k(), p.device),
+                                     layout_refusal("V", p.v_sizes(), p.v, w.dtype_v(), p.device),
+                                     layout_refusal("O", p.o_sizes(), p.o, w.dtype, p.device)})
+    if (!refusal.empty()) return refusal;
   return {};
 }
 
@@ -221,11 +224,12 @@ Decision decide_at_once(const Problem& problem, const Options& options, const De
   }
   if (w.quantised) {
     if (refusal) throw Error(*refusal);
-    throw Error(ErrorCode::unsupported,
-                fmt::format("{}, and quantised tensors are not copied; give tensors of equal head dims whose rows are "
-                            "contiguous{}",
-                            lies, problem.device == DeviceKind::cuda ? ", with strides of whole 16 bytes" : ""),
-                to_string(w));
+    throw Error(
+        ErrorCode::unsupported,
+        fmt::format("{}, and no tensors are copied beside quantised ones; give tensors of equal head dims whose "
+                    "rows are contiguous{}",
+                    lies, problem.device == DeviceKind::cuda ? ", with strides of whole 16 bytes" : ""),
+        to_string(w));
   }
   std::vector<std::pair<std::int64_t, std::int64_t>> dims;
   if (w.dim == w.dim_v) dims.emplace_back(w.dim, w.dim_v);

@@ -214,4 +214,9 @@ std::unique_ptr<Plan> make_copied_plan(const Problem& problem, std::unique_ptr<P
 /// @throws Error(no_device), Error(usage) for a level that is none
 DeviceFacts facts_of_device(const Problem& problem);
 
+/// Why no kernel reads or writes a tensor as it lies: elements of a row follow each other, and a GPU takes 16 bytes at
+/// a time. Empty where kernels do.
+std::string layout_refusal(const char* name, const TensorSizes& sizes, const TensorLayout& layout, Dtype dtype,
+                           DeviceKind device);
+
 }  // namespace heed::api

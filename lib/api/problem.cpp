@@ -122,25 +122,6 @@ struct Described {
   bool is_written = false;
 };
 
-// From the smallest stride on, each must pass over all that the ones before reach. In double, as strides come
-// unchecked.
-void expect_apart(const char* name, const heed_strides& given, const TensorSizes& sizes) {
-  if (sizes.batch == 0 || sizes.heads == 0 || sizes.rows == 0 || sizes.dim == 0) return;
-  std::array<Stride, 4> strides = strides_of(given, sizes);
-  std::sort(strides.begin(), strides.end(), [](const Stride& a, const Stride& b) { return a.value < b.value; });
-  double reach = 1;
-  for (const Stride& one : strides) {
-    if (one.count <= 1) continue;
-    if (static_cast<double>(one.value) < reach)
-      throw Error(ErrorCode::usage,
-                  fmt::format("the {} stride of {} is {}, so that its {} entries would be written over one another; "
-                              "each stride must pass over what smaller ones reach",
-                              one.name, name, one.value, one.count),
-                  std::to_string(one.value));
-    reach += static_cast<double>(one.value) * static_cast<double>(one.count - 1);
-  }
-}
-
 // That of a caller, or where all strides are zero that of a dense tensor: (batch, head, length, dim), and of ragged
 // rows (length, head, dim).
 TensorLayout layout_of(const Described& tensor) {
@@ -167,6 +148,25 @@ void expect_strides(std::string_view name, const heed_strides& given, const Tens
       throw Error(ErrorCode::usage,
                   fmt::format("the {} stride of {} is {}; strides must not be negative", one.name, name, one.value),
                   std::to_string(one.value));
+}
+
+// From the smallest stride on, each must pass over all that the ones before reach. In double, as strides come
+// unchecked.
+void expect_apart(const char* name, const heed_strides& given, const TensorSizes& sizes) {
+  if (sizes.batch == 0 || sizes.heads == 0 || sizes.rows == 0 || sizes.dim == 0) return;
+  std::array<Stride, 4> strides = strides_of(given, sizes);
+  std::sort(strides.begin(), strides.end(), [](const Stride& a, const Stride& b) { return a.value < b.value; });
+  double reach = 1;
+  for (const Stride& one : strides) {
+    if (one.count <= 1) continue;
+    if (static_cast<double>(one.value) < reach)
+      throw Error(ErrorCode::usage,
+                  fmt::format("the {} stride of {} is {}, so that its {} entries would be written over one another; "
+                              "each stride must pass over what smaller ones reach",
+                              one.name, name, one.value, one.count),
+                  std::to_string(one.value));
+    reach += static_cast<double>(one.value) * static_cast<double>(one.count - 1);
+  }
 }
 
 void expect_extent(std::string_view name, const TensorSizes& sizes, const TensorLayout& layout,

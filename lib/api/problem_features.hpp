@@ -14,6 +14,8 @@ void read_features(const heed_problem& given, Problem& problem);
 
 /// @throws Error(usage) for a stride below 0 that is used
 void expect_strides(std::string_view name, const heed_strides& given, const TensorSizes& sizes);
+/// Of a tensor that is written. @throws Error(usage) for strides that lay elements over one another
+void expect_apart(const char* name, const heed_strides& given, const TensorSizes& sizes);
 /// @throws Error(invalid_workload) where a tensor reaches beyond 2^60 bytes
 void expect_extent(std::string_view name, const TensorSizes& sizes, const TensorLayout& layout,
                    std::size_t element_bytes);

@@ -64,13 +64,18 @@ std::string file_stamp(const fs::path& path) {
   return fmt::format("{} {} {}.{}", info.st_ino, info.st_size, info.st_mtim.tv_sec, info.st_mtim.tv_nsec);
 }
 
-std::string read_file(const fs::path& path, ErrorCode code) {
-  const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+namespace {
+
+// With O_NONBLOCK a pipe is opened without a writer at its other end; files are read as without it.
+std::string read_opened(const fs::path& path, ErrorCode code, bool takes_pipes) {
+  const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | (takes_pipes ? 0 : O_NONBLOCK)));
   if (!file.ok())
     throw Error(code, fmt::format("cannot read {}: {}", path.string(), last_system_error()), path.string());
   struct stat info {};
   if (::fstat(file.get(), &info) == 0 && S_ISDIR(info.st_mode))
     throw Error(code, fmt::format("cannot read {}: it is a folder, not a file", path.string()), path.string());
+  if (!takes_pipes && (S_ISFIFO(info.st_mode) || S_ISSOCK(info.st_mode)))
+    throw Error(code, fmt::format("cannot read {}: it is a pipe, not a file", path.string()), path.string());
   // Most have no end; /dev/null is empty, and a terminal ends with Ctrl-D.
   const bool is_device = (S_ISCHR(info.st_mode) && ::isatty(file.get()) == 0) || S_ISBLK(info.st_mode);
   std::string content;
@@ -85,6 +90,15 @@ std::string read_file(const fs::path& path, ErrorCode code) {
       throw Error(code, fmt::format("cannot read {}: {}", path.string(), last_system_error()), path.string());
     content.append(buffer, static_cast<std::size_t>(got));
   }
+}
+
+}  // namespace
+
+std::string read_file(const fs::path& path, ErrorCode code) {
+  return read_opened(path, code, true);
+}
+std::string read_stored_file(const fs::path& path, ErrorCode code) {
+  return read_opened(path, code, false);
 }
 
 void write_file_atomically(const fs::path& path, std::string_view content, ErrorCode code) {

@@ -51,7 +51,7 @@ std::uint64_t count_of(const json& object, const char* key) {
 }  // namespace
 
 std::shared_ptr<const ProgramFile> ProgramFile::open(const std::filesystem::path& path) {
-  return parse(read_file(path, ErrorCode::programs), path.string());
+  return parse(read_stored_file(path, ErrorCode::programs), path.string());
 }
 
 std::shared_ptr<const ProgramFile> ProgramFile::parse(std::string bytes, const std::string& name) {

@@ -53,6 +53,18 @@ std::string evidence_of(const ProgramRecord& record) {
   return to_string(p) + (record.source_digest == p.source_digest ? "" : ", measured with other sources");
 }
 
+// The command whose file holds a program for a problem. By default it builds none for page pools in 8 bits, and beside
+// quantised tensors, which are not padded, none of other head dims.
+std::string build_command(const Workload& w, const DeviceFacts& device) {
+  std::string command = "heed programs build";
+  if (!w.quantised) return command;
+  const std::optional<QuantisedTensor>& k = w.quantised->k;
+  if (k && w.quantised->v && !w.quantised->q && k->dtype == w.quantised->v->dtype)
+    command += fmt::format(" --page-dtypes {}", to_string(k->dtype));
+  const bool is_usual = w.dim == 64 || w.dim == 128 || w.dim == 256 || (w.dim == 32 && device.kind == DeviceKind::cpu);
+  return is_usual ? command : command + fmt::format(" --dims {}", w.dim);
+}
+
 }  // namespace
 
 std::string_view to_string(Step step) {
@@ -189,11 +201,10 @@ Selection Programs::by_rule(const Wanted& wanted) const {
   throw Error(
       ErrorCode::unsupported,
       fmt::format(
-          "{} holds no program for {} on {}; heed programs build makes a file that does. For that architecture this "
-          "one "
-          "has {}",
+          "{} holds no program for {} on {}; {} makes a file that does. For that architecture this one has {}",
           file_->name(), wanted_problem,
           device_.level.empty() ? device_.arch : fmt::format("{} (CPU levels to {})", device_.arch, device_.level),
+          build_command(workload, device_),
           !there.empty()
               ? fmt::format("{}{}", fmt::join(named, ", "),
                             unnamed == 0 ? "" : fmt::format(" and {} other{}", unnamed, unnamed == 1 ? "" : "s"))

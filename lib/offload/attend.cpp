@@ -223,8 +223,8 @@ void Offload::attend_view(const View& view, const std::vector<Piece>& pieces, co
   all.dim = static_cast<int>(config_.dim_v);
   all.element = static_cast<int>(config_.dtype);
 
-  const bool is_whole =
-      launches.size() == 1 && host == nullptr && in_order[0]->piece->rows == call.rows && call.sinks == nullptr;
+  const bool is_whole = launches.size() == 1 && host == nullptr && in_order[0]->piece->rows == call.rows &&
+                        call.sinks == nullptr && writes_in_place(call);
   // Sums and the processors' part take two of those that a launch merges.
   const std::int64_t slots =
       std::clamp<std::int64_t>(kMostPartBytes / std::max<std::int64_t>(part_bytes, 1), 2, merge::kMostPartials - 2);

@@ -3,6 +3,8 @@
 
 #include <cmath>
 
+#include "api/problem_features.hpp"
+#include "api/spans.hpp"
 #include "offload/offload.hpp"
 
 namespace heed::offload {
@@ -98,6 +100,46 @@ heed_strides strides_of(const char* name, const heed_strides& given, std::int64_
   }
   if (last > kMostPoolBytes) refuse(fmt::format("strides of {} reach beyond 2^60 elements", name), name);
   return s;
+}
+
+// Bounds of plans, which would refuse the call when its keys are in pages already.
+void expect_numbers(const Call& call, const Config& config) {
+  Workload w;
+  w.batch = w.len_q = w.len_k = 1;
+  w.heads = config.heads;
+  w.heads_kv = config.heads_kv;
+  w.dim = config.dim;
+  w.dim_v = config.dim_v;
+  w.dtype = config.dtype;
+  w.scale = call.scale;
+  w.softcap = call.softcap;
+  validate(w);
+}
+
+// Lanes read and write at the same time.
+void expect_outputs_apart(const Call& c, const Config& config) {
+  const auto batch = static_cast<std::int64_t>(c.ids.size());
+  const auto span = [](const char* name, const void* at, const api::TensorSizes& sizes, const heed_strides& s,
+                       int element_bytes) {
+    return api::span_of(name, at, sizes, {{s.batch, s.head, s.row}, s.dim}, static_cast<std::size_t>(element_bytes));
+  };
+  const int bytes = config.element_bytes();
+  const int key_bytes = c.is_quantised ? 1 : bytes;
+  const api::Span all[] = {
+      span("O", c.o, {batch, config.heads, c.rows, config.dim_v}, c.o_strides, bytes),
+      api::span_of_numbers("lse", c.lse, batch * config.heads * c.rows, sizeof(float)),
+      span("Q", c.q, {batch, config.heads, c.rows, config.dim}, c.q_strides, bytes),
+      span("K", c.k, {batch, config.heads_kv, c.new_keys, config.dim}, c.k_strides, key_bytes),
+      span("V", c.v, {batch, config.heads_kv, c.new_keys, config.dim_v}, c.v_strides, key_bytes),
+      api::span_of_numbers("sinks", c.sinks, config.heads, sizeof(float)),
+  };
+  constexpr std::size_t kOutputs = 2;
+  for (std::size_t written = 0; written < kOutputs; ++written)
+    for (std::size_t i = written + 1; i < std::size(all); ++i)
+      if (api::reach_each_other(all[written], all[i]))
+        refuse(fmt::format("{} overlaps {}; outputs must lie apart from every other tensor", all[written].name,
+                           all[i].name),
+               all[written].name);
 }
 
 }  // namespace
@@ -249,6 +291,7 @@ Call read_call(const heed_offload_call* given, const Config& config, bool has_ro
                 fmt::format("softcap is {}; it must be a positive number, or 0", given->softcap),
                 std::to_string(given->softcap));
   c.softcap = given->softcap;
+  expect_numbers(c, config);
   if (c.rows == 0) return c;
   expect_address("Q", given->q, alignment);
   expect_address("O", given->o, alignment);
@@ -264,14 +307,8 @@ Call read_call(const heed_offload_call* given, const Config& config, bool has_ro
     throw Error(ErrorCode::unsupported,
                 fmt::format("the elements of a row of O are {} apart; they must follow each other", c.o_strides.dim),
                 std::to_string(c.o_strides.dim));
-  const auto end_of = [&](const std::byte* at, const heed_strides& s, std::int64_t dim) {
-    const std::int64_t last =
-        (given->batch - 1) * s.batch + (config.heads - 1) * s.head + (given->len_q - 1) * s.row + (dim - 1) * s.dim;
-    return reinterpret_cast<std::uintptr_t>(at) + static_cast<std::uintptr_t>((last + 1) * config.element_bytes());
-  };
-  if (reinterpret_cast<std::uintptr_t>(c.q) < end_of(c.o, c.o_strides, config.dim_v) &&
-      reinterpret_cast<std::uintptr_t>(c.o) < end_of(c.q, c.q_strides, config.dim))
-    refuse("O overlaps Q; outputs must lie apart from every other tensor", "O");
+  api::expect_apart("O", c.o_strides, {given->batch, config.heads, c.rows, config.dim_v});
+  expect_outputs_apart(c, config);
   return c;
 }
 

@@ -1,6 +1,7 @@
 // Pages of 8 bits: scale factors on the device, and new keys quantised before they are written.
 #include "offload/offload.hpp"
 #include "offload/parts.hpp"
+#include "padding/padding.hpp"
 #include "quantise/quantise.hpp"
 
 namespace heed::offload {
@@ -60,6 +61,45 @@ Call Offload::with_eight_bits(const Call& given) {
   pass.v = tensor(given.v, given.v_strides, v, call.v_strides, config_.dim_v, factors + config_.k_scales.size());
   lanes_->quantise(pass);
   return call;
+}
+
+// Plans copy no tensors beside quantised ones: queries that kernels do not read as they lie are copied here, once.
+Call Offload::with_dense_rows(const Call& given) {
+  const auto batch = static_cast<std::int64_t>(given.ids.size());
+  const heed_strides& s = given.q_strides;
+  const api::TensorSizes sizes{batch, config_.heads, given.rows, config_.dim};
+  if (!config_.has_eight_bits() || given.rows == 0 || batch == 0 ||
+      api::layout_refusal("Q", sizes, {{s.batch, s.head, s.row}, s.dim}, config_.dtype, config_.kind).empty())
+    return given;
+  Call call = given;
+  const std::int64_t elements = batch * config_.heads * given.rows * config_.dim;
+  std::byte* const q = at_least(work_->q, static_cast<std::size_t>(elements * config_.element_bytes()));
+  call.q = q;
+  call.q_strides = {config_.heads * given.rows * config_.dim, given.rows * config_.dim, config_.dim, 1};
+  padding::RowCopy copy{.from = given.q,
+                        .to = q,
+                        .from_strides = {s.batch, s.head, s.row},
+                        .to_strides = {call.q_strides.batch, call.q_strides.head, call.q_strides.row},
+                        .from_step = s.dim,
+                        .to_step = 1,
+                        .batch = batch,
+                        .heads = static_cast<int>(config_.heads),
+                        .rows = static_cast<int>(given.rows),
+                        .from_dim = static_cast<int>(config_.dim),
+                        .to_dim = static_cast<int>(config_.dim),
+                        .is_wide = 0,
+                        .element_bytes = config_.element_bytes()};
+  copy.is_wide = padding::is_wide(copy) ? 1 : 0;
+  lanes_->copy_rows(Lane::compute, {&copy, 1});
+  return call;
+}
+
+// Whether a launch over all keys may write O as it lies; else it writes a dense part, and the merge writes O.
+bool Offload::writes_in_place(const Call& call) const {
+  const heed_strides& s = call.o_strides;
+  const api::TensorSizes sizes{static_cast<std::int64_t>(call.ids.size()), config_.heads, call.rows, config_.dim_v};
+  return !config_.has_eight_bits() ||
+         api::layout_refusal("O", sizes, {{s.batch, s.head, s.row}, s.dim}, config_.dtype, config_.kind).empty();
 }
 
 }  // namespace heed::offload

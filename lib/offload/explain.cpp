@@ -29,7 +29,7 @@ std::string about_nodes(int host_node, int device_node) {
 
 std::size_t Offload::bytes_of(const Work& work) {
   std::size_t all = 0;
-  for (const Scratch* scratch : {&work.ring, &work.parts, &work.sums, &work.workspace, &work.lse})
+  for (const Scratch* scratch : {&work.ring, &work.parts, &work.sums, &work.workspace, &work.q, &work.lse})
     all += scratch->bytes;
   for (const auto& desk : work.desks) all += desk->numbers.bytes;
   return all;

@@ -81,7 +81,7 @@ void Offload::free_sequences(std::span<const std::int64_t> ids) {
 }
 
 void Offload::release(Work& work) noexcept {
-  for (Scratch* scratch : {&work.ring, &work.parts, &work.sums, &work.workspace, &work.lse})
+  for (Scratch* scratch : {&work.ring, &work.parts, &work.sums, &work.workspace, &work.q, &work.lse})
     if (scratch->at != nullptr) lanes_->release(scratch->at);
   for (const auto& desk : work.desks) {
     if (desk->numbers.at != nullptr) lanes_->release(desk->numbers.at);

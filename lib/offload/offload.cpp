@@ -241,20 +241,21 @@ void Offload::append(const Call& call, void* stream) {
   }
 }
 
-void Offload::attend(const Call& call, bool is_decoding, void* stream) {
+void Offload::attend(const Call& given, bool is_decoding, void* stream) {
   const std::lock_guard lock(mutex_);
   begin();
-  use(call, true, stream);
+  use(given, true, stream);
   struct Stop {
     Offload* pool;
     ~Stop() {
       if (pool->graph_ != nullptr) pool->stop_recording();
     }
   } const stop{this};
-  if (call.new_keys > 0) free_sequences(call.ids);
-  pages_.append(call.ids, call.layer, call.new_keys);
+  if (given.new_keys > 0) free_sequences(given.ids);
+  pages_.append(given.ids, given.layer, given.new_keys);
   try {
     lanes_->wait(Lane::compute, work_->last_end);
+    const Call call = with_dense_rows(given);
     MarkPointer written;
     if (graph_ == nullptr) {
       const MarkPointer start = lanes_->record(Lane::compute);
@@ -286,10 +287,10 @@ void Offload::attend(const Call& call, bool is_decoding, void* stream) {
     }
     end();
   } catch (const Error& error) {
-    undo(call, &error);
+    undo(given, &error);
     throw;
   } catch (...) {
-    undo(call, nullptr);
+    undo(given, nullptr);
     throw;
   }
 }

@@ -120,7 +120,7 @@ class Offload {
   void remove(std::int64_t id);
   [[nodiscard]] std::int64_t length(std::int64_t id, int layer) const;
   void append(const Call& call, void* stream);
-  void attend(const Call& call, bool is_decoding, void* stream);
+  void attend(const Call& given, bool is_decoding, void* stream);
   /// Waits for all that is queued. @throws Error(driver)
   void finish();
 
@@ -148,6 +148,7 @@ class Offload {
     Scratch parts;
     Scratch sums;
     Scratch workspace;
+    Scratch q;                 ///< queries that kernels do not read as they lie
     Scratch lse;               ///< of a launch over some rows of a piece
     std::size_t prepared = 0;  ///< bytes of the workspace that are as the last plan leaves them
     std::vector<std::unique_ptr<Desk>> desks;
@@ -213,6 +214,8 @@ class Offload {
 
   // eight_bits.cpp
   [[nodiscard]] Call with_eight_bits(const Call& call);
+  [[nodiscard]] Call with_dense_rows(const Call& call);
+  [[nodiscard]] bool writes_in_place(const Call& call) const;
   void bring_scales();
 
   // attend.cpp

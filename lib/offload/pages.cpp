@@ -142,7 +142,17 @@ void Pages::append(const std::vector<std::int64_t>& ids, int layer, std::int64_t
 }
 
 void Pages::take_back(const std::vector<std::int64_t>& ids, int layer, std::int64_t count) {
-  for (const std::int64_t id : ids) sequences_.at(id).keys[static_cast<std::size_t>(layer)] -= count;
+  for (const std::int64_t id : ids) {
+    Sequence& s = sequences_.at(id);
+    s.keys[static_cast<std::size_t>(layer)] -= count;
+    const std::int64_t used = pages_of(*std::max_element(s.keys.begin(), s.keys.end()));
+    while (static_cast<std::int64_t>(s.host.size()) > used) {
+      give_back(free_host_, s.host.back());
+      if (s.device.back() != kNoSlot) give_back(free_device_, s.device.back());
+      s.host.pop_back();
+      s.device.pop_back();
+    }
+  }
 }
 
 std::vector<PageRows> Pages::rows_of(std::int64_t id, std::int64_t first, std::int64_t count) const {

@@ -59,7 +59,8 @@ class Pages {
   /// @throws OutOfRoom where the pool is full, Error(usage) for a sequence that there is not, is named twice, or is
   /// held
   void append(const std::vector<std::int64_t>& ids, int layer, std::int64_t count);
-  /// The last `count` keys of a layer are none: what append did, where they could not be written.
+  /// The last `count` keys of a layer are none: what append did, where they could not be written. Pages past the keys
+  /// of all layers are free; those that left the device for them come back as any others do (promote).
   void take_back(const std::vector<std::int64_t>& ids, int layer, std::int64_t count);
   /// Where keys [first, first + count) of a sequence lie.
   [[nodiscard]] std::vector<PageRows> rows_of(std::int64_t id, std::int64_t first, std::int64_t count) const;

@@ -72,6 +72,7 @@ std::optional<std::string> refused_by_capabilities(const Family& family, const W
   }
   const HeadDims dims = family.head_dims();
   if (!dims.takes(w.dim)) return fmt::format("head dim {} is not supported; it takes {}", w.dim, dims.text());
+  if (!dims.takes(w.dim_v)) return fmt::format("value dim {} is not supported; it takes {}", w.dim_v, dims.text());
   if (w.dim_v != w.dim)
     return fmt::format("the value dim {} differs from the head dim {}; they must be equal", w.dim_v, w.dim);
   const std::vector<MaskKind> masks = family.masks();

@@ -156,6 +156,11 @@ def library(path):
     return _libraries[path]
 
 
+def with_strides(tensor):
+    """The tensor, or a dense copy of one whose strides are all 0 (torch.zeros(()).expand(..)), for which heed_strides means a dense tensor."""
+    return tensor if any(tensor.stride()) else tensor.contiguous()
+
+
 def strides_of(tensor):
-    """heed_strides of a (batch, head, length, dim) tensor."""
+    """heed_strides of a (batch, head, length, dim) tensor that with_strides gave."""
     return Strides(*tensor.stride())

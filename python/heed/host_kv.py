@@ -1,6 +1,7 @@
 """heed.HostKV: keys and values in host memory, beyond what a GPU holds, and exact attention over all of them."""
 
 import ctypes
+import operator
 
 import torch
 
@@ -11,12 +12,24 @@ _DTYPES = {torch.float16: 0, torch.bfloat16: 1, torch.float32: 2}
 # Element types of pages of 8 bits: the number of heed_dtype, and the dtype of a tensor that is quantised already.
 _KV_DTYPES = {"fp8_e4m3": (3, torch.float8_e4m3fn), "fp8_e5m2": (4, torch.float8_e5m2), "int8": (5, torch.int8)}
 _LAYOUTS = {"HND": offload_api.HND, "NHD": offload_api.NHD}
+_MOST_KEYS = 2**31 - 1  # that a kernel counts
 _COPIED_AT_ONCE = 64  # pages of each sequence
 _RATES = ("link_rate", "host_rate", "device_rate", "device_flops")
 
 
 def _pages(tokens, page_size):
     return -(-tokens // page_size)
+
+
+def _whole(name, given, least, most):
+    """A whole number that a field of a struct holds: ctypes takes larger ones by their lowest bits. Raises TypeError and ValueError."""
+    try:
+        number = operator.index(given)
+    except TypeError as error:
+        raise TypeError(f"heed.HostKV: {name} is {given!r}; it must be a whole number") from error
+    if not least <= number <= most:
+        raise ValueError(f"heed.HostKV: {name} is {number}; it must be {least} to {most}")
+    return number
 
 
 def _factors(name, given, heads_kv, layers, kv_dtype):
@@ -174,7 +187,7 @@ class HostKV:
 
     def length(self, layer=0):
         """Keys of a layer, of each sequence."""
-        keys = ctypes.c_int64()
+        layer, keys = _whole("layer", layer, 0, self.layers - 1), ctypes.c_int64()
         self._check(self._library.lib.heed_offload_length(self._pool, self._ids[0], layer, ctypes.byref(keys)))
         return keys.value
 
@@ -201,7 +214,7 @@ class HostKV:
     def attend(self, query, key, value, *, layer=0, causal=True, window_left=None, scale=None, softcap=0.0, sinks=None, return_lse=False):
         """Attention of new rows over all keys of a layer, after new keys were put behind them.
 
-        query       (batch, heads, len_q, dim), the last row's own key is the layer's last one
+        query       (batch, heads, len_q, dim), the last row's own key is the layer's last one. Tensors may have any strides
         key, value  (batch, heads_kv, len_k, dim) and (.., dim_v), new keys of `dtype`, or both quantised as kv_dtype says; None and None for none
         causal      whether a row sees no key after its own one; window_left: how many keys before it it sees, None for all
         scale       of the scores; 1 / sqrt(dim) by default. One of zero or less takes a copy of the queries
@@ -209,7 +222,8 @@ class HostKV:
         Calls of at most 16 rows are decoding, others a prefill (docs/long-contexts.md). Returns O as `query` lies, or (O, log-sum-exp). Raises
         as heed.attention does, MemoryError where the pool is full.
         """
-        batch = len(self._ids)
+        batch, layer = len(self._ids), _whole("layer", layer, 0, self.layers - 1)
+        window_left = -1 if window_left is None else _whole("window_left", window_left, -1, _MOST_KEYS)
         self._check_tensor("query", query, (batch, self.heads, None, self.dim))
         if (key is None) != (value is None):
             raise ValueError("heed.HostKV: key and value come together, or both are None")
@@ -218,7 +232,7 @@ class HostKV:
             self._check_tensor("value", value, (batch, self.heads_kv, key.shape[2], self.dim_v), self._quantised)
             if key.dtype != value.dtype:
                 raise ValueError(f"heed.HostKV: key is {key.dtype} and value {value.dtype}; quantise both, or none")
-        if torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in (query, key, value)):
+        if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (query, key, value, sinks) if isinstance(tensor, torch.Tensor)):
             raise NotImplementedError("heed.HostKV: keys in host memory have no gradients; call it under torch.no_grad()")
         if sinks is not None:
             if not isinstance(sinks, torch.Tensor):
@@ -228,18 +242,17 @@ class HostKV:
             sinks = features.converted("heed.HostKV", "sinks", sinks.resolve_neg().to(query.device), torch.float32)
         query, scale = checks.of_positive_scale("heed.HostKV", query.resolve_neg(), scale)
         masks.check_scale("heed.HostKV", scale)
-        if query.stride(3) != 1:
-            query = query.contiguous()
+        query = c_api.with_strides(query) if query.stride(3) == 1 else query.contiguous()
         o = torch.empty_like(query) if self.dim == self.dim_v else query.new_empty(*query.shape[:3], self.dim_v)
         lse = torch.empty(query.shape[:3], dtype=torch.float32, device=query.device) if return_lse else None
-        call = self._call(layer, len_q=query.shape[2], window_left=-1 if window_left is None else window_left)
+        call = self._call(layer, len_q=query.shape[2], window_left=window_left)
         call.q, call.o, call.q_strides, call.o_strides = query.data_ptr(), o.data_ptr(), c_api.strides_of(query), c_api.strides_of(o)
         call.mask = offload_api.CAUSAL if causal else offload_api.NO_MASK
         call.scale, call.softcap = scale or 0.0, softcap or 0.0
         call.lse = lse.data_ptr() if return_lse else None
         call.sinks = sinks.data_ptr() if sinks is not None else None
         if key is not None and key.shape[2] > 0:
-            key, value = key.resolve_neg(), value.resolve_neg()
+            key, value = c_api.with_strides(key.resolve_neg()), c_api.with_strides(value.resolve_neg())
             self._set_new_keys(call, key, value)
         function = self._library.lib.heed_offload_decode if query.shape[2] <= FEW_ROWS else self._library.lib.heed_offload_prefill
         with self._on_device():

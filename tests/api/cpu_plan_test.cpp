@@ -1,4 +1,6 @@
 // Plans on a CPU, through the C interface alone: results, empty problems, strides, threads, and calls that are wrong.
+#include <sys/stat.h>
+
 #include <array>
 #include <thread>
 
@@ -268,8 +270,18 @@ TEST_F(CpuPlans, ProgramsThatAreNotThereAreNamed) {
   o.image_bytes = 24;
   expect_refused(grouped(), HEED_BAD_PROGRAMS, "cannot be loaded", &o);
   o = options();
+  p.dim_v = 513;
+  expect_refused(p, HEED_UNSUPPORTED, "value dim 513 is not supported; it takes any up to 512", &o);
   o.programs = "/no/such/file";
   expect_refused(grouped(), HEED_BAD_PROGRAMS, "/no/such/file", &o);
+  const testing_support::TemporaryFolder folder;
+  const std::string pipe = folder.file("pipe");
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  o.programs = pipe.c_str();
+  expect_refused(grouped(), HEED_BAD_PROGRAMS, "it is a pipe, not a file", &o);
+  const testing_support::EnvironmentVariable book("HEED_BOOK", pipe.c_str());
+  o = options();
+  expect_refused(grouped(), HEED_BAD_PROGRAMS, "it is a pipe, not a file", &o);
 }
 
 }  // namespace

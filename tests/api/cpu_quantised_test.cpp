@@ -135,7 +135,7 @@ TEST_F(CpuQuantised, LayoutsOfFactorsThatCannotBeAreRefused) {
   expect_refused(p, HEED_UNSUPPORTED, "different element types");
   p = cpu_problem(kScaledShape + ":quantised=qkv/e4m3/head");
   p.q_strides = {4 * 37 * 32, 37 * 32, 32, 2};
-  expect_refused(p, HEED_UNSUPPORTED, "quantised tensors are not copied");
+  expect_refused(p, HEED_UNSUPPORTED, "no tensors are copied beside quantised ones");
   // A tensor of factors that the problem has no place for.
   FeatureCase one(kScaledShape + ":quantised=k/e5m2/head+v/int8/head");
   heed_tensors t = one.tensors();

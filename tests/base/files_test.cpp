@@ -42,6 +42,17 @@ TEST(Files, DevicesHaveNoEndAndAreRefused) {
   EXPECT_EQ(read_file("/dev/null", ErrorCode::cache), "");
 }
 
+// The reader of a pipe waits for a writer, for ever where there is none.
+TEST(Files, APipeIsNoStoredFile) {
+  const testing_support::TemporaryFolder folder;
+  const auto pipe = folder.file("pipe");
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  testing_support::expect_error(ErrorCode::programs, "it is a pipe, not a file",
+                                [&] { read_stored_file(pipe, ErrorCode::programs); });
+  write_file_atomically(folder.file("a"), "one", ErrorCode::internal);
+  EXPECT_EQ(read_stored_file(folder.file("a"), ErrorCode::internal), "one");
+}
+
 // Relative paths name another folder in each working directory.
 TEST(Files, ARelativeHomeIsNone) {
   const testing_support::EnvironmentVariable data("XDG_DATA_HOME", "data");

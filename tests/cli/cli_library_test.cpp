@@ -230,6 +230,13 @@ TEST_F(CliLibrary, PrebuildBuildsAheadWithoutAGpu) {
   std::size_t files = 0;
   for ([[maybe_unused]] const auto& file : std::filesystem::directory_iterator(built)) ++files;
   EXPECT_EQ(files, 1U);
+  // Rows of these head dims are padded, as libheed does; of those beyond all programs it says so.
+  const Printed padded = heed_command("prebuild --arch sm_80 --shapes b1h2l64d64dv32", "HEED_BUILT_PROGRAMS=" + built);
+  EXPECT_EQ(padded.code, 0) << padded.out << padded.err;
+  EXPECT_THAT(padded.out + padded.err, HasSubstr("was there, for rows that are padded to 64 elements"));
+  const Printed wide = heed_command("prebuild --arch sm_80 --shapes b1h2l64d600", "HEED_BUILT_PROGRAMS=" + built);
+  EXPECT_EQ(wide.code, 1);
+  EXPECT_THAT(wide.out + wide.err, HasSubstr("head dim 600 is not supported"));
 }
 
 }  // namespace

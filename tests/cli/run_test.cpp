@@ -154,6 +154,25 @@ TEST_F(Cli, RunTakesFeaturesFromTheFile) {
   file["sinks"] = tensor({2}, {0, 0});
   write_safetensors(in, file);
   EXPECT_THAT(run(" --features sinks").err, ::testing::HasSubstr("has shape [2]; the workload's is [1]"));
+  // Infinities make rows of NaN; in a bias, -inf hides a key.
+  for (const float sink : {INFINITY, -INFINITY}) {
+    file["sinks"] = tensor({1}, {sink});
+    write_safetensors(in, file);
+    EXPECT_THAT(run(" --features sinks").err, ::testing::HasSubstr("\"sinks\" holds"));
+  }
+  file["bias"] = tensor({1, 1, 1, 2}, {0, -INFINITY});
+  write_safetensors(in, file);
+  EXPECT_EQ(run(" --features bias=fp32/k").code, 0);
+  EXPECT_NEAR(first_of(), 1.0, 1e-6) << "the first key alone";
+  file["bias"] = tensor({1, 1, 1, 2}, {0, INFINITY});
+  write_safetensors(in, file);
+  EXPECT_THAT(run(" --features bias=fp32/k").err, ::testing::HasSubstr("\"bias\" holds inf at element 1"));
+  // What is dropped can be made again.
+  const Printed dropped = run(" --features dropout=0.5 --json");
+  ASSERT_EQ(dropped.code, 0) << dropped.err;
+  const nlohmann::json printed = nlohmann::json::parse(dropped.out);
+  EXPECT_TRUE(printed["dropout_seed"].is_number_unsigned());
+  EXPECT_THAT(run(" --features dropout=0.5").out, ::testing::HasSubstr("dropout   seed "));
 }
 
 TEST_F(Cli, RunRefusesBeforeItWorks) {

@@ -48,7 +48,8 @@ TEST(EightBitPages, ConfigsThatCannotBe) {
   refused([](heed_offload_config& c, Factors&) { c.dtype_kv = 0; }, HEED_INVALID_ARGUMENT,
           "k_scales is given, and pages are not of 8 bits");
   // The file has programs for pages of fp8 beside fp16 alone.
-  refused([](heed_offload_config& c, Factors&) { c.dtype = HEED_FP32; }, HEED_UNSUPPORTED, "e4m3");
+  refused([](heed_offload_config& c, Factors&) { c.dtype = HEED_FP32; }, HEED_UNSUPPORTED,
+          "heed programs build --page-dtypes e4m3 --dims 16 makes a file that does");
 }
 
 TEST(EightBitPages, CallsThatCannotBe) {
@@ -174,6 +175,31 @@ TEST(EightBitPages, TheLinkCarriesABytePerElement) {
   }
   heed_offload_config plain = pool_config(32, 4, HEED_FP16);
   EXPECT_THAT(Pool(plain).explain(), ::testing::HasSubstr("the link is hidden from 50 query rows"));
+}
+
+// Plans copy nothing beside quantised tensors; the pool copies queries.
+TEST(EightBitPages, QueriesMayHaveAnyStrides) {
+  for (const std::int64_t device_pages : {0, 3, 16})
+    for (const auto function : {&heed_offload_decode, &heed_offload_prefill}) {
+      heed_offload_config c = eight_bit_config(16, device_pages, HEED_FP8_E4M3, 1);
+      c.streamed_share = 0.5;
+      const Pool pool(c);
+      PoolCase one(pool, {pool.add(), pool.add()}, 5);
+      ASSERT_EQ(one.run(0, 50, 3, function), HEED_OK) << heed_last_error();
+      one.check(2e-3);
+      heed_offload_call call = one.call();
+      call.len_k = 0;
+      const auto* const q = static_cast<const std::uint16_t*>(call.q);
+      std::vector<std::uint16_t> columns(2 * 4 * 3 * 16);  // (batch, heads, dim, rows)
+      for (std::size_t i = 0; i < columns.size(); ++i) columns[i / 48 * 48 + i % 16 * 3 + i / 16 % 3] = q[i];
+      std::vector<std::uint16_t> o(columns.size());
+      call.q = columns.data();
+      call.q_strides = {4 * 48, 48, 1, 3};
+      call.o = o.data();
+      call.lse = nullptr;
+      ASSERT_EQ(function(pool.pool, &call, nullptr), HEED_OK) << heed_last_error();
+      for (std::size_t i = 0; i < o.size(); ++i) ASSERT_EQ(load_element(Dtype::fp16, o.data(), i), one.o()[i]) << i;
+    }
 }
 
 // Without factors they are 1, as a serving engine's cache of e4m3 has them by default.

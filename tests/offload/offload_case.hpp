@@ -27,10 +27,12 @@
 namespace heed::testing_support {
 
 /// A file with programs of fwd_cpu that have all features.
-/// @param kinds element types and what is quantised, {"fp16", ":quantised=kv/e4m3/head"}; each for each mask
+/// @param kinds element types and what is quantised, {"fp16", ":quantised=kv/e4m3/head"}; each for each of `masks`
 inline std::string build_pool_programs(const std::vector<std::pair<const char*, const char*>>& kinds,
                                        const std::string& path, const char* config = "fwd_cpu:unit=vector",
-                                       int dim = 16) {
+                                       int dim = 16,
+                                       const std::vector<const char*>& masks = {"", ":causal_top_left",
+                                                                                ":window=9/3"}) {
   const DeviceFacts device = cpu_facts();
   jit::BuilderOptions options;
   options.cache_folder = shared_cache();
@@ -39,7 +41,7 @@ inline std::string build_pool_programs(const std::vector<std::pair<const char*, 
   dispatch::ProgramFileWriter writer("0123");
   std::vector<std::pair<dispatch::ProgramRecord, std::future<jit::BuildOutcome>>> builds;
   for (const auto& [dtype, quantised] : kinds)
-    for (const char* mask : {"", ":causal_top_left", ":window=9/3"}) {
+    for (const char* mask : masks) {
       const Workload w =
           with_features(parse_workload(fmt::format("b1h2l33k50d{}:{}{}{}", dim, dtype, mask, quantised)), kAllFeatures);
       const Variant variant = parse_variant(config, w, device);

@@ -94,6 +94,9 @@ TEST(Offload, CallsThatCannotBe) {
   refused([&] { c.window_left = -2; }, HEED_INVALID_PROBLEM, "window_left is -2");
   refused([&] { c.scale = -1; }, HEED_INVALID_PROBLEM, "scale is -1");
   refused([&] { c.softcap = INFINITY; }, HEED_INVALID_PROBLEM, "softcap is inf");
+  refused([&] { c.scale = 1e300; }, HEED_INVALID_PROBLEM, "scale=1e+300 cannot be used");
+  refused([&] { c.scale = 1e-40; }, HEED_INVALID_PROBLEM, "scale=1e-40 cannot be used");
+  refused([&] { c.softcap = 1e-31; }, HEED_INVALID_PROBLEM, "softcap=1e-31 cannot be used");
   refused([&] { c.q_strides = {-1, 1, 1, 1}; }, HEED_INVALID_ARGUMENT, "a stride of Q is -1");
   refused([&] { c.o_strides = {64, 16, 16, 2}; }, HEED_UNSUPPORTED, "the elements of a row of O are 2 apart");
   refused(
@@ -108,6 +111,76 @@ TEST(Offload, CallsThatCannotBe) {
   // Without keys a row is zeros.
   ASSERT_EQ(heed_offload_decode(pool.pool, &good, nullptr), HEED_OK) << heed_last_error();
   for (int i = 0; i < 64; ++i) EXPECT_EQ(room[2048 + static_cast<std::size_t>(i)], 0);
+}
+
+// Refused before a key is in pages, on every path through a call.
+TEST(Offload, OutputsLieApart) {
+  const Pool pool(pool_config(8, 2));
+  const std::int64_t id = pool.add();
+  std::vector<float> room(4096, 0.5F);
+  heed_offload_call good;
+  heed_offload_call_init(&good);
+  good.batch = 1;
+  good.sequences = &id;
+  good.len_k = 4;
+  good.k = room.data();
+  good.v = room.data() + 512;
+  good.len_q = 3;
+  good.q = room.data() + 1024;
+  good.o = room.data() + 2048;
+  good.lse = room.data() + 3072;
+  good.sinks = room.data() + 3584;
+  const auto refused = [&](const std::string& words, auto&& change) {
+    heed_offload_call c = good;
+    change(c);
+    for (const auto function : {&heed_offload_decode, &heed_offload_prefill})
+      expect_said(function(pool.pool, &c, nullptr), HEED_INVALID_ARGUMENT, words);
+    EXPECT_EQ(pool.info().host_pages_free, 8) << words;
+  };
+  using Call = heed_offload_call;
+  const auto last_of = [](const void* at, std::int64_t floats) {
+    return const_cast<float*>(static_cast<const float*>(at)) + floats - 1;
+  };
+  refused("O overlaps lse", [](Call& c) { c.lse = static_cast<float*>(c.o); });
+  refused("O overlaps sinks", [](Call& c) { c.sinks = static_cast<float*>(c.o) + 4 * 3 * 16 - 1; });
+  refused("O overlaps K", [&](Call& c) { c.o = last_of(c.k, 4 * 2 * 16); });
+  refused("O overlaps V", [](Call& c) { c.o = const_cast<void*>(c.v); });
+  refused("O overlaps Q", [&](Call& c) { c.o = last_of(c.q, 3 * 4 * 16); });
+  refused("lse overlaps Q", [&](Call& c) { c.lse = last_of(c.q, 3 * 4 * 16); });
+  refused("lse overlaps K", [&](Call& c) { c.lse = last_of(c.k, 4 * 2 * 16); });
+  refused("lse overlaps sinks", [](Call& c) { c.sinks = c.lse + 3 * 4 - 1; });
+  refused("the row stride of O is 15, so that its 3 entries would be written over one another",
+          [](Call& c) { c.o_strides = {256, 64, 15, 1}; });
+  refused("the row stride of O is 0", [](Call& c) { c.o_strides = {256, 64, 0, 1}; });
+  // New keys of 8 bits end earlier, and without new keys their addresses are nobody's.
+  heed_offload_call c = good;
+  c.o = room.data() + 128;
+  c.len_k = 0;
+  ASSERT_EQ(heed_offload_decode(pool.pool, &c, nullptr), HEED_OK) << heed_last_error();
+  ASSERT_EQ(heed_offload_decode(pool.pool, &good, nullptr), HEED_OK) << heed_last_error();
+}
+
+// For a window no program is there: only launches know, when keys are in pages.
+TEST(Offload, AFailedCallKeepsNoPage) {
+  testing_support::TemporaryFolder folder;
+  const std::string without_windows = testing_support::build_pool_programs({{"fp32", ""}}, folder.file("heed.programs"),
+                                                                           "fwd_cpu:unit=vector", 16, {""});
+  const Pool pool(pool_config(8, 4, HEED_FP32, without_windows));
+  const std::int64_t one = pool.add();
+  const std::int64_t two = pool.add();
+  PoolCase first(pool, {one}, 1);
+  ASSERT_EQ(first.run(0, 20, 1, &heed_offload_decode), HEED_OK) << heed_last_error();
+  PoolCase second(pool, {two}, 2);
+  second.call().mask = HEED_MASK_CAUSAL_BOTTOM_RIGHT;
+  second.call().window_left = 3;
+  for (const auto function : {&heed_offload_decode, &heed_offload_prefill}) {
+    expect_said(second.run(0, 36, 6, function), HEED_UNSUPPORTED, "holds no program");
+    const heed_offload_info info = pool.info();
+    EXPECT_EQ(info.host_pages_free, 5);
+    EXPECT_EQ(info.device_pages_free + 3 - info.remote_pages, 4) << "free, or of the first sequence";
+  }
+  ASSERT_EQ(first.run(0, 40, 1, &heed_offload_decode), HEED_OK) << heed_last_error();
+  first.check(2e-5);
 }
 
 TEST(Offload, AFullPoolIsSaidAndSequencesMakeRoom) {

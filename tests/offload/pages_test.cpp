@@ -136,6 +136,28 @@ TEST(OffloadPages, Promotion) {
   EXPECT_EQ(pages.of(one).keys[0], 35);
 }
 
+// Of a call that failed nothing stays: no page, and no slot of the device.
+TEST(OffloadPages, WhatIsTakenBackIsFree) {
+  Pages pages(kSizes);
+  const std::int64_t one = pages.add();
+  const std::int64_t two = pages.add();
+  pages.append({one}, 0, 20);
+  pages.append({two}, 0, 3);
+  pages.append({one, two}, 1, 30);
+  pages.take_back({one, two}, 1, 30);
+  EXPECT_EQ(pages.of(one).host.size(), 3U) << "those of layer 0 stay";
+  EXPECT_EQ(pages.of(two).host.size(), 1U);
+  EXPECT_EQ(pages.of(one).device.size(), 3U);
+  EXPECT_EQ(pages.free_host(), 6);
+  EXPECT_EQ(pages.free_device() + pages.of(one).resident() + pages.of(two).resident(), 4);
+  pages.append({one, two}, 1, 24);
+  EXPECT_EQ(pages.free_host(), 4);
+  pages.remove(one);
+  pages.remove(two);
+  EXPECT_EQ(pages.free_host(), 10);
+  EXPECT_EQ(pages.free_device(), 4);
+}
+
 // ---------------------------------------------------------------------------------------------------------- planner
 
 constexpr Rates kRates{.link = 55e9, .host = 165e9, .device = 3e12, .device_flops = 600e12};

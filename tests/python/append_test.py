@@ -72,6 +72,35 @@ class Append(unittest.TestCase):
                         torch.testing.assert_close(cache.v[page, row], v[begin + i])
                 self.assertEqual(int(cache.k.isnan().sum()), cache.k.numel() - k.numel())
 
+    def test_new_keys_of_any_strides(self):
+        for device in DEVICES:
+            for page_size in (0, 8):
+                one = torch.tensor(0.5, device=device)
+                k = drawn(3, HEADS, 9, 64, device=device)
+                starts = torch.tensor([0, 4, 4, 9], device=device)
+                for new in (one.expand(3, HEADS, 9, 64), k[:, :1].expand_as(k), k.transpose(1, 3).contiguous().transpose(1, 3)):
+                    caches = []
+                    for key in (new, new.contiguous()):
+                        cache = Cache(page_size, device=device)
+                        heed.append_kv(key, key, cache.k, cache.v, torch.tensor([3, 30, 7], device=device), **cache.named)
+                        caches.append((cache.k.nan_to_num(9), cache.v.nan_to_num(9)))
+                    for strided, dense in zip(*caches):
+                        self.assertTrue(torch.equal(strided, dense))
+                cache = Cache(page_size, device=device)
+                heed.append_kv(*[one.expand(9, HEADS, 64)] * 2, cache.k, cache.v, torch.tensor([3, 30, 7], device=device), cu_seqlens=starts, **cache.named)
+                self.assertEqual(int((cache.k == 0.5).sum()), 9 * HEADS * 64)
+                self.assertEqual(int(cache.k.isnan().sum()), cache.k.numel() - 9 * HEADS * 64)
+
+    def test_keys_and_values_in_one_tensor(self):
+        k, v = drawn(3, HEADS, 9, 64), drawn(3, HEADS, 9, 64, seed=2)
+        table = Cache(8).named["page_table"]
+        both = torch.full((15, 2, 8, HEADS, 64), math.nan)
+        separate = Cache(8)
+        for k_cache, v_cache in ((both[:, 0], both[:, 1]), (separate.k, separate.v)):
+            heed.append_kv(k, v, k_cache, v_cache, torch.tensor([3, 30, 7]), page_table=table)
+        self.assertTrue(torch.equal(both[:, 0].nan_to_num(9), separate.k.nan_to_num(9)))
+        self.assertTrue(torch.equal(both[:, 1].nan_to_num(9), separate.v.nan_to_num(9)))
+
     def test_caches_of_8_bits(self):
         k, v = drawn(3, HEADS, 5, 64), drawn(3, HEADS, 5, 64, seed=2)
         k_scale = torch.tensor([0.01, 0.02])
@@ -149,6 +178,10 @@ class Append(unittest.TestCase):
             ("which is nothing without scale factors; give k_scale", ValueError, call(key_cache=one.k.to(torch.int8))),
             ("factors of rows are written, and must be", ValueError, call(key_cache=one.k.to(torch.int8), k_scale=torch.ones(3, HEADS, ROOM, dtype=torch.float64))),
             ("an append has no gradient", NotImplementedError, call(key=k.clone().requires_grad_())),
+            ("k overlaps v; what is written must lie apart", RuntimeError, call(value_cache=one.k)),
+            ("k overlaps new_k", RuntimeError, call(key=one.k[:, :, :2])),
+            ("cannot take a cache whose elements share one place", RuntimeError, call(value_cache=torch.zeros(()).expand_as(one.v))),
+            ("so that its 3 entries would be written over one another", RuntimeError, call(value_cache=one.v[:1].expand_as(one.v))),
             ("the length of entry 1 is -1", RuntimeError, call(lengths=torch.tensor([3, -1, 7]))),
             ("entry 2 has 39 keys, and 2 new ones; its cache has room for 40", RuntimeError, call(lengths=torch.tensor([3, 1, 39]))),
             ("the pool has the pages 0 to 14", RuntimeError, of_pages(page_table=table + 1)),

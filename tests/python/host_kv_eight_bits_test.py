@@ -59,6 +59,13 @@ class Attention(unittest.TestCase):
                 torch.testing.assert_close(lse.double(), wanted_lse, atol=1e-4, rtol=1e-5)
             self.assertGreater(kv.info()["remote_pages"], 0)
 
+    def test_tensors_of_any_strides(self):
+        q, k, v = (torch.randn(1, heads, 40, DIM, generator=torch.Generator().manual_seed(6)) for heads in (HEADS, HEADS_KV, HEADS_KV))
+        for rows in (40, 1):
+            wanted = heed.attention(q[:, :, -rows:], k, v, kv=pool(), causal=True)
+            columns = [x.transpose(2, 3).contiguous().transpose(2, 3) for x in (q, k, v)]
+            self.assertTrue(torch.equal(heed.attention(columns[0][:, :, -rows:], *columns[1:], kv=pool(), causal=True), wanted))
+
     def test_a_byte_an_element(self):
         sizes = {}
         for kv_dtype in (None, "fp8_e4m3"):

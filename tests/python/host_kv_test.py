@@ -113,6 +113,16 @@ class Attention(unittest.TestCase):
                 got = heed.attention(views["q"], views["k"], views["v"], kv=pool(), causal=True, sinks=views["sinks"])
                 self.close(got, heed.attention(negated["q"], negated["k"], negated["v"], causal=True, sinks=negated["sinks"]).double())
 
+    def test_tensors_of_any_strides(self):
+        q, k, v = Calls("cpu", torch.float16).step(20, 40)
+        one = torch.tensor(0.5).half()  # expanded, it has strides of 0
+        spread = [x.transpose(2, 3).contiguous().transpose(2, 3) for x in (q, k, v)]
+        for query, key, value in ((q, one.expand_as(k), one.expand_as(v)), (one.expand_as(q), k, v), (q, k[:, :1].expand_as(k), v), spread):
+            for rows in (20, 1):
+                dense = [x.contiguous() for x in (query[:, :, -rows:], key, value)]
+                got = heed.attention(query[:, :, -rows:], key, value, kv=pool(), causal=True)
+                self.assertTrue(torch.equal(got, heed.attention(*dense, kv=pool(), causal=True)))
+
     def test_a_deep_copy_has_the_same_keys_and_goes_on_alone(self):
         for given in ({}, {"page_layout": "NHD"}, {"layers": 2, "batch": 2, "page_size": 8, "device_tokens": 0}):
             with self.subTest(**given):
@@ -193,6 +203,8 @@ class Attention(unittest.TestCase):
             (NotImplementedError, "there is no dropout_seed", {"dropout_seed": 5}),
             (NotImplementedError, "there is no dropout_offset", {"dropout_offset": 5}),
             (NotImplementedError, "there is no page_layout", {"page_layout": "HND"}),
+            (NotImplementedError, "no gradients", {"sinks": torch.zeros(HEADS, requires_grad=True)}),
+            (ValueError, "scale=1e\\+300 cannot be used", {"scale": 1e300}),
         ):
             with self.assertRaisesRegex(error, words):
                 heed.attention(q, k, v, kv=kv, **given)
@@ -208,7 +220,18 @@ class Attention(unittest.TestCase):
             heed.attention(q, k, v, kv=5)
         with self.assertRaisesRegex(NotImplementedError, "no gradients"):
             heed.attention(q.clone().requires_grad_(), k, v, kv=kv)
-        self.assertEqual(kv.length(), 0)
+        # ctypes would take 2^32 for 0, and 2^64 + 3 for 3.
+        for error, words, given in (
+            (ValueError, "layer is 4294967296; it must be 0 to 0", {"layer": 1 << 32}),
+            (TypeError, "layer is 0.5; it must be a whole number", {"layer": 0.5}),
+            (ValueError, "window_left is 18446744073709551619; it must be -1 to 2147483647", {"window_left": (1 << 64) + 3}),
+            (ValueError, "window_left is -2", {"window_left": -2}),
+        ):
+            with self.assertRaisesRegex(error, words):
+                kv.attend(q, k, v, **given)
+        with self.assertRaisesRegex(ValueError, "layer is 4294967296"):
+            kv.length(1 << 32)
+        self.assertEqual((kv.length(), kv.info()["host_pages_free"]), (0, 32))
         with self.assertRaisesRegex(MemoryError, "the pool is full"):
             heed.attention(*calls.step(600, 600), kv=kv)
         for error, words, given in (
