@@ -149,7 +149,9 @@ def attention_varlen(
 
 
 def _run(name, query, key, value, masking, f, scales, precision, return_lse):
-    contexts.refuse_tangents(name, query, key, value, f.bias, f.sinks, f.alibi_slopes, f.relative_bias, f.out_gate, f.out_norm_weight)
+    tensors = query, key, value, f.bias, f.sinks, f.alibi_slopes, f.relative_bias, f.out_gate, f.out_norm_weight
+    contexts.refuse_tangents(name, *tensors)
+    contexts.refuse_gradients_of_transforms(name, *tensors)
     number = _precision_number(name, precision, query, key, value, f, scales)
     if scales is not None:
         return _scaled(name, query, key, value, masking, f, scales, return_lse)
