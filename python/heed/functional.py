@@ -22,7 +22,8 @@ def scaled_dot_product_attention(query, key, value, attn_mask=None, dropout_p=0.
     Arguments, results and errors are PyTorch's, but for what dropout drops of one seed: https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.scaled_dot_product_attention.html
     `heed.report()` says which calls were served, and why others were not.
     """
-    if not (isinstance(is_causal, bool) and isinstance(enable_gqa, bool)) or (_has_torch_function(query, key, value, attn_mask) and contexts.has_own_rules(query, key, value, attn_mask)):
+    are_kinds = isinstance(is_causal, bool) and isinstance(enable_gqa, bool) and not (isinstance(scale, torch.Tensor) and (scale.requires_grad or scale.dim() > 0))
+    if not are_kinds or (_has_torch_function(query, key, value, attn_mask) and contexts.has_own_rules(query, key, value, attn_mask)):
         return torch.nn.functional.scaled_dot_product_attention(query, key, value, attn_mask, dropout_p=dropout_p, is_causal=is_causal, scale=scale, enable_gqa=enable_gqa)
     try:
         if recording is not None:
