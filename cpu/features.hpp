@@ -31,14 +31,22 @@ struct Held<kProblem, true> {
   }
 };
 
-/// softcap * tanh(x / softcap), with tanh(x) = (1 - 2^(-2 |x| log2(e))) / (1 + ..): off by 2^-23 of the softcap.
+/// softcap * tanh(x / softcap). Up to kSmallTanh tanh(y) is y times a polynomial of y^2, of least relative error,
+/// 2^-26: so many bits are left of scores that are far below their cap. Beyond it is (1 - 2^(-2 |y| log2(e))) / (1 +
+/// ..), off by 2^-23 of the cap.
 template <Exp2 kExp2>
 inline Vec soft_capped(Vec x, float softcap) {
+  constexpr float kSmallTanh = 0.5F;
   const Vec share = x * (1.0F / softcap);
+  const Vec u = share * share;
+  const Vec p = (0.017241685F * u - 0.053045575F) * u + 0.13325880F;
+  const Vec of_small = x + x * ((p * u - 0.33333144F) * u);
+  const IntVec is_small = u <= kSmallTanh * kSmallTanh;
+  if (!any(~is_small)) return of_small;
   const Vec size = select(share < 0.0F, -share, share);
-  const Vec small = exp2<kExp2>(size * (-2.0F * kLog2E));
-  const Vec capped = softcap * (1.0F - small) / (1.0F + small);
-  return select(share < 0.0F, -capped, capped);
+  const Vec power = exp2<kExp2>(size * (-2.0F * kLog2E));
+  const Vec capped = softcap * (1.0F - power) / (1.0F + power);
+  return select(is_small, of_small, select(share < 0.0F, -capped, capped));
 }
 
 /// A bias, with what is at or below the most negative finite number of its type as -infinity.

@@ -28,7 +28,7 @@ def append_kv(key, value, key_cache, value_cache, lengths, *, page_table=None, p
                      the row over the largest element, and is written.
     scale_rows       rows that share a factor, one number or two, of keys and values; 1 by default
 
-    Returns (batch,), int32. It has no gradient. It works under torch.compile and in CUDA graphs, and on a GPU it is one launch, which waits for nothing.
+    Returns (batch,), int32. It has no gradient, and one that is computed later from what the cache held is a RuntimeError, as after any change in place. It works under torch.compile and in CUDA graphs, and on a GPU it is one launch, which waits for nothing.
 
     Raises TypeError and ValueError for tensors that do not fit each other. On a CPU numbers that do not fit (lengths below 0 or beyond the cache, pages that there
     are not, cu_seqlens that decrease) are a RuntimeError, and nothing is written; on a GPU the rows concerned are not written, nor is anything where
@@ -74,7 +74,11 @@ def append_kv(key, value, key_cache, value_cache, lengths, *, page_table=None, p
     rows = quantised.rows_of(name, scale_rows, ("keys", "values"))
     k_scale = _factors(name, "k_scale", k_scale, "key_cache", key_cache, batch, rows[0], 1, paged)
     v_scale = _factors(name, "v_scale", v_scale, "value_cache", value_cache, batch, rows[1], value_cache.shape[3], paged)
-    return operators.append_kv(key, value, key_cache, value_cache, lengths, page_table, cu_seqlens, max_len or 0, lengths_are_after, k_scale, v_scale, *rows)
+    after = operators.append_kv(key, value, key_cache, value_cache, lengths, page_table, cu_seqlens, max_len or 0, lengths_are_after, k_scale, v_scale, *rows)
+    if not torch.compiler.is_compiling():  # a trace sees the change by the operator's schema
+        of_rows = [scale for scale, per in zip((k_scale, v_scale), rows) if scale is not None and per == 1 and scale.shape[2] > 1]
+        torch.autograd.graph.increment_version([tensors["key_cache"], tensors["value_cache"], *of_rows])
+    return after
 
 
 def _numbers(name, argument, tensor, cache, dims):

@@ -152,6 +152,9 @@ def of_positive_scale(name, query, scale):
     """Queries and a scale above zero of the same scores, where the scale is zero or less: products of negated numbers are the negated ones to the last bit."""
     if isinstance(scale, (str, complex, list, tuple)):
         raise TypeError(f"{name}: the scale is {scale!r}; it must be a number, or None for 1 / sqrt(dim)")
+    if isinstance(scale, torch.Tensor) and (scale.requires_grad or scale.numel() != 1):
+        why = "requires a gradient, and a scale has none: multiply the queries by it" if scale.requires_grad else f"has {scale.numel()} elements"
+        raise TypeError(f"{name}: the scale is a Tensor that {why}; it must be a number, or None for 1 / sqrt(dim)")
     if scale is None or not -math.inf < scale <= 0 or quantised.is_quantised(query):
         return query, scale
     return (-query, -scale) if scale < 0 else (query * 0, 1.0)

@@ -1,4 +1,4 @@
-"""What surrounds a call and changes what it is to compute: rules of a tensor's class, autocast, forward-mode differentiation."""
+"""What surrounds a call and changes what it is to compute: rules of a tensor's class, autocast, forward-mode differentiation, transforms of torch.func."""
 
 import torch
 from torch._functorch import pyfunctorch
@@ -33,6 +33,42 @@ def refuse_tangents(name, *arguments):
         raise NotImplementedError(
             f"{name} has no forward-mode derivative (torch.func.jvp, jacfwd, torch.autograd.forward_ad); "
             "torch.nn.functional.scaled_dot_product_attention has one under sdpa_kernel(SDPBackend.MATH)"
+        )
+
+
+def _levels_of(tensor):
+    """A tensor, and what nested transforms of torch.func have wrapped in it, the outermost last."""
+    functorch = torch._C._functorch
+    yield tensor
+    while functorch.maybe_get_level(tensor) >= 0:
+        tensor = functorch.get_unwrapped(tensor)
+        yield tensor
+
+
+def wants_gradient(*tensors):
+    """Whether a gradient of any of the tensors, of which some may be None, is wanted at any level of nested transforms: a tensor of torch.vmap never requires one."""
+    if not torch.is_grad_enabled():
+        return False
+    tensors = [tensor for tensor in tensors if tensor is not None]
+    if any(tensor.requires_grad for tensor in tensors):
+        return True
+    if torch.compiler.is_compiling():  # a trace cannot look below torch.vmap
+        return any(torch._C._functorch.is_batchedtensor(tensor) for tensor in tensors)
+    if torch._C._functorch.peek_interpreter_stack() is None:
+        return False
+    return any(level.requires_grad for tensor in tensors for level in _levels_of(tensor))
+
+
+def refuse_gradients_of_transforms(name, *arguments):
+    """Raises NotImplementedError, whose sentence begins with `name`, where torch.func.grad, or another transform that is made of it, follows a tensor."""
+    functorch = torch._C._functorch
+    if torch.compiler.is_compiling() or functorch.peek_interpreter_stack() is None or not torch.is_grad_enabled():
+        return
+    tensors = (argument for argument in arguments if isinstance(argument, torch.Tensor))
+    if any(functorch.is_gradtrackingtensor(level) and level.requires_grad for tensor in tensors for level in _levels_of(tensor)):
+        raise NotImplementedError(
+            f"{name} has no gradient for transforms of torch.func (grad, vjp, jacrev, hessian); torch.autograd.grad and backward() have one, also around torch.vmap, "
+            "and torch.nn.functional.scaled_dot_product_attention has one for all of them"
         )
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
-from heed import blocks, c_api, output, relative_bias
+from heed import blocks, c_api, contexts, output, relative_bias
 
 _WIDER = (torch.int64, torch.uint32, torch.uint64)
 BIAS_DTYPES = {torch.float16: 0, torch.bfloat16: 1, torch.float32: 2, torch.bool: 6}
@@ -241,8 +241,7 @@ def fill(problem, query, key, value, f):
 
 def needs_gradient(query, key, value, f):
     """Whether any tensor of a call is one that a gradient is wanted of."""
-    tensors = (query, key, value, f.bias, f.sinks, f.alibi_slopes, f.relative_bias, f.out_gate, f.out_norm_weight)
-    return torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors)
+    return contexts.wants_gradient(query, key, value, f.bias, f.sinks, f.alibi_slopes, f.relative_bias, f.out_gate, f.out_norm_weight)
 
 
 def text_of(problem):

@@ -22,7 +22,8 @@ def scaled_dot_product_attention(query, key, value, attn_mask=None, dropout_p=0.
     Arguments, results and errors are PyTorch's, but for what dropout drops of one seed: https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.scaled_dot_product_attention.html
     `heed.report()` says which calls were served, and why others were not.
     """
-    if not (isinstance(is_causal, bool) and isinstance(enable_gqa, bool)) or (_has_torch_function(query, key, value, attn_mask) and contexts.has_own_rules(query, key, value, attn_mask)):
+    are_kinds = isinstance(is_causal, bool) and isinstance(enable_gqa, bool) and not (isinstance(scale, torch.Tensor) and (scale.requires_grad or scale.dim() > 0))
+    if not are_kinds or (_has_torch_function(query, key, value, attn_mask) and contexts.has_own_rules(query, key, value, attn_mask)):
         return torch.nn.functional.scaled_dot_product_attention(query, key, value, attn_mask, dropout_p=dropout_p, is_causal=is_causal, scale=scale, enable_gqa=enable_gqa)
     try:
         if recording is not None:
@@ -149,7 +150,9 @@ def attention_varlen(
 
 
 def _run(name, query, key, value, masking, f, scales, precision, return_lse):
-    contexts.refuse_tangents(name, query, key, value, f.bias, f.sinks, f.alibi_slopes, f.relative_bias, f.out_gate, f.out_norm_weight)
+    tensors = query, key, value, f.bias, f.sinks, f.alibi_slopes, f.relative_bias, f.out_gate, f.out_norm_weight
+    contexts.refuse_tangents(name, *tensors)
+    contexts.refuse_gradients_of_transforms(name, *tensors)
     number = _precision_number(name, precision, query, key, value, f, scales)
     if scales is not None:
         return _scaled(name, query, key, value, masking, f, scales, return_lse)

@@ -9,6 +9,7 @@ Without `precision` nothing is quantised.
 import json
 import os
 import threading
+import weakref
 from pathlib import Path
 
 from heed import libraries
@@ -108,6 +109,35 @@ _in_traces = 0
 _thread = threading.local()
 
 
+class _Hook:
+    """A hook of one module. That of a copy of the module, and of one that was read from a file, does nothing: no Installed would take it back."""
+
+    def __init__(self, module=None, number=0):
+        self.owner = None if module is None else weakref.ref(module)
+        self.number = number
+
+    def __deepcopy__(self, memo):
+        return type(self)()
+
+    def __reduce__(self):
+        return type(self), ()
+
+    def acts_on(self, module):
+        return self.owner is not None and self.owner() is module
+
+
+class _Enter(_Hook):
+    def __call__(self, module, arguments):
+        if self.acts_on(module):
+            _push(self.number)
+
+
+class _Leave(_Hook):
+    def __call__(self, module, arguments, result):
+        if self.acts_on(module):
+            _pop()
+
+
 class Installed:
     """A Precision that holds until `remove`."""
 
@@ -126,8 +156,8 @@ class Installed:
         self.handles = []
         for layer in named:
             number = number_of(name, precision.layers[layer])
-            self.handles.append(modules[layer].register_forward_pre_hook(lambda module, arguments, number=number: _push(number), prepend=True))
-            self.handles.append(modules[layer].register_forward_hook(lambda module, arguments, result: _pop(), always_call=True))
+            self.handles.append(modules[layer].register_forward_pre_hook(_Enter(modules[layer], number), prepend=True))
+            self.handles.append(modules[layer].register_forward_hook(_Leave(modules[layer], number), always_call=True))
         with _lock:
             _installed.append(self)
             _apply()

@@ -24,7 +24,7 @@ import warnings
 import torch
 from transformers import AttentionInterface, AttentionMaskInterface, masking_utils
 
-from heed import dropout_calls, features, functional, masks, operators, reports, transformers_cache
+from heed import contexts, dropout_calls, features, functional, masks, operators, reports, transformers_cache
 from heed.features import Features
 from heed.gradients import repeated_heads
 from heed.transformers_masks import PositionMask, Visible, mask
@@ -85,7 +85,7 @@ def attention(
             dense = _biased(position_bias, dense, query.dtype)
         has_scores_of_its_own = softcap is not None or s_aux is not None
         dropped = _dropped(query, dropout) if has_scores_of_its_own else {} if dropout == 0 else None
-        if dropped is not None and (has_scores_of_its_own or (dense is not None and not _wants_gradient(query, key, value, dense))):
+        if dropped is not None and (has_scores_of_its_own or (dense is not None and not contexts.wants_gradient(query, key, value, dense))):
             o = _heed(query, key, value, {}, scaling, softcap=softcap, sinks=s_aux, bias=dense, **dropped)
         if o is not None:
             pass
@@ -157,10 +157,6 @@ def _dropped(query, dropout):
         return None
     seed, offset = dropout_calls.drawn(query.device)
     return {"dropout_p": dropout, "dropout_seed": seed, "dropout_offset": offset}
-
-
-def _wants_gradient(*tensors):
-    return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
 
 
 def _heed(query, key, value, masking, scaling, **given):

@@ -140,6 +140,31 @@ class Append(unittest.TestCase):
         for eager, compiled in zip(*results):
             torch.testing.assert_close(compiled, eager)
 
+    def test_an_append_is_a_change_in_place(self):
+        k, v = drawn(3, HEADS, 2, 64), drawn(3, HEADS, 2, 64, seed=2)
+        for page_size in (0, 8):
+            cache = Cache(page_size)
+            cache.k.nan_to_num_(0), cache.v.nan_to_num_(0)
+            q = drawn(3, HEADS, 1, 64).requires_grad_()
+            lengths = torch.full((3,), 5)
+            o = heed.attention(q, cache.k, cache.v, key_lengths=lengths, **cache.named)
+            heed.append_kv(k, v, cache.k, cache.v, torch.zeros(3, dtype=torch.int64), **cache.named)
+            with self.subTest(page_size=page_size), self.assertRaisesRegex(RuntimeError, "modified by an inplace operation"):
+                o.sum().backward()
+
+    def test_factors_of_rows_are_changed_in_place_and_others_are_not(self):
+        k, v = drawn(3, HEADS, 2, 64), drawn(3, HEADS, 2, 64, seed=2)
+        caches = [torch.zeros(3, HEADS, ROOM, 64, dtype=torch.int8) for _ in "kv"]
+        of_rows, of_all = torch.ones(3, HEADS, ROOM), torch.ones(HEADS)
+        before = of_rows._version, of_all._version
+        heed.append_kv(k, v, *caches, torch.zeros(3, dtype=torch.int64), k_scale=of_rows, v_scale=of_all)
+        self.assertEqual((of_rows._version > before[0], of_all._version), (True, before[1]))
+
+    def test_tensors_of_inference_mode(self):
+        with torch.inference_mode():
+            cache, rows = Cache(0), drawn(3, HEADS, 2, 64)
+            self.assertEqual(heed.append_kv(rows, rows, cache.k, cache.v, torch.zeros(3, dtype=torch.int64)).tolist(), [2, 2, 2])
+
     def test_meta_tensors_have_sizes(self):
         cache = Cache()
         tensors = (drawn(3, HEADS, 2, 64), drawn(3, HEADS, 2, 64), cache.k, cache.v, torch.tensor([3, 30, 7]))

@@ -154,6 +154,24 @@ class Kinds(unittest.TestCase):
             with self.subTest(words=words), self.assertRaisesRegex(error, words):
                 heed.attention(**{"query": q, "key": k, "value": v, **given})
 
+    def test_a_scale_that_has_a_gradient_is_refused(self):
+        """As by PyTorch's function, where numbers in tensors are accepted too."""
+        x, rows = drawn(1, 2, 8, 32), drawn(8, 2, 32)
+        calls = {
+            "attention": lambda scale: heed.attention(x, x, x, scale=scale),
+            "varlen": lambda scale: heed.attention_varlen(
+                rows, rows, rows, cu_seqlens_q=torch.tensor([0, 8]), cu_seqlens_k=torch.tensor([0, 8]), max_len_q=8, max_len_k=8, scale=scale
+            ),
+            "sdpa": lambda scale: heed.scaled_dot_product_attention(x, x, x, scale=scale),
+            "PyTorch": lambda scale: torch.nn.functional.scaled_dot_product_attention(x, x, x, scale=scale),
+        }
+        learned = torch.nn.Parameter(torch.tensor(0.3))
+        for name, call in calls.items():
+            for scale in (learned, learned.exp(), torch.tensor([0.3, 0.2])):
+                with self.subTest(name, scale=scale), self.assertRaisesRegex(TypeError, "scale"):
+                    call(scale)
+            torch.testing.assert_close(call(torch.tensor(0.3)), call(torch.tensor(0.3).item()))
+
     def test_numbers_of_numpy_are_numbers(self):
         try:
             import numpy

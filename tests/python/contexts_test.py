@@ -1,5 +1,6 @@
 """heed.attention where forward-mode differentiation or autocast is around it."""
 
+import itertools
 import unittest
 
 import torch
@@ -54,6 +55,82 @@ class Tangents(unittest.TestCase):
         q = randn(2, 4, 9, 8)
         with torch.autograd.forward_ad.dual_level():
             torch.testing.assert_close(heed.attention(q, q, q), expected(q, q, q)[0].float(), atol=1e-5, rtol=1e-5)
+
+
+class Transforms(unittest.TestCase):
+    CALLS = {
+        "plain": {},
+        "causal": {"causal": True},
+        "window": {"window": (2, 0)},
+        "softcap": {"softcap": 2.0},
+        "log-sum-exp": {"return_lse": True},
+    }
+
+    @staticmethod
+    def loss(o):
+        return sum(part.sin().sum() for part in o) if isinstance(o, tuple) else o.sin().sum()
+
+    def test_gradients_through_batches(self):
+        tensors = [randn(3, 1, 4, 9, 8, seed=seed) for seed in range(3)]
+        for (name, given), which in itertools.product(self.CALLS.items(), ((0, 1, 2), (1,))):
+            with self.subTest(name, which=which):
+
+                def gradients(batched):
+                    leaves = [tensor.clone().requires_grad_(place in which) for place, tensor in enumerate(tensors)]
+                    self.loss(batched(*leaves)).backward()
+                    return [leaf.grad for leaf in leaves if leaf.requires_grad]
+
+                def one(q, k, v):
+                    return heed.attention(q, k, v, **given)
+
+                def each(*tensors):
+                    results = [one(*parts) for parts in zip(*tensors)]
+                    return tuple(map(torch.stack, zip(*results))) if isinstance(results[0], tuple) else torch.stack(results)
+
+                torch.testing.assert_close(gradients(torch.vmap(one)), gradients(each), atol=1e-5, rtol=1e-4)
+                nested = torch.vmap(torch.vmap(lambda q, k, v: one(q[None], k[None], v[None])))
+                torch.testing.assert_close(gradients(nested), gradients(each), atol=1e-5, rtol=1e-4)
+
+    def test_gradients_through_a_compiled_batch(self):
+        x = randn(3, 1, 4, 9, 8)
+        batched = torch.vmap(lambda x: heed.attention(x, x, x))
+        found = []
+        for function in (batched, torch.compile(batched, backend="aot_eager", fullgraph=True)):
+            leaf = x.clone().requires_grad_()
+            found += torch.autograd.grad(function(leaf).sin().sum(), leaf)
+        torch.testing.assert_close(*found, atol=1e-5, rtol=1e-4)
+
+    def test_a_tensor_from_outside_the_batch(self):
+        k, queries = randn(1, 4, 9, 8).requires_grad_(), randn(3, 1, 4, 9, 8)
+        found = [torch.autograd.grad(o.sin().sum(), k)[0] for o in (torch.vmap(lambda q: heed.attention(q, k, k))(queries), torch.stack([heed.attention(q, k, k) for q in queries]))]
+        torch.testing.assert_close(*found, atol=1e-5, rtol=1e-4)
+
+    def test_a_batch_of_low_precision_has_no_gradient(self):
+        x = randn(3, 1, 4, 9, 8).requires_grad_()
+        with self.assertRaisesRegex(NotImplementedError, "has no gradient"):
+            torch.vmap(lambda x: heed.attention(x, x, x, precision="int8"))(x)
+
+    def test_gradients_of_transforms_are_refused(self):
+        q, func = randn(2, 4, 9, 8), torch.func
+        for name, given in self.CALLS.items():
+
+            def loss(x):
+                return self.loss(heed.attention(x, x, x, **given))
+
+            for way, call in {
+                "grad": lambda: func.grad(loss)(q),
+                "vjp": lambda: func.vjp(loss, q),
+                "jacrev": lambda: func.jacrev(loss)(q),
+                "below a batch": lambda: torch.vmap(func.grad(lambda x: loss(x[None])))(q),
+                "around a batch": lambda: func.grad(lambda x: torch.vmap(lambda x: loss(x[None]))(x).sum())(q),
+            }.items():
+                with self.subTest(name, way=way), self.assertRaisesRegex(NotImplementedError, r"heed.attention\(\) has no gradient for transforms"):
+                    call()
+
+    def test_constants_beside_a_transform_are_served(self):
+        q = randn(2, 4, 9, 8)
+        found = torch.func.grad(lambda x: (x * heed.attention(q, q, q)).sum())(q)
+        torch.testing.assert_close(found, expected(q, q, q)[0].float(), atol=1e-5, rtol=1e-5)
 
 
 class Autocast(unittest.TestCase):

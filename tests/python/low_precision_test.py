@@ -1,5 +1,7 @@
 """precision= of heed.attention, heed.sdpa and heed.install: what is served in low precision, how exact it is, and that nothing else is."""
 
+import copy
+import io
 import json
 import os
 import tempfile
@@ -342,6 +344,23 @@ class InThePlaceOfPyTorch(unittest.TestCase):
                 path.write_text(text)
                 with self.assertRaisesRegex(ValueError, words):
                     heed.Precision.load(path)
+
+    def test_copies_of_a_model_do_not_keep_the_mode(self):
+        model = torch.nn.Sequential(torch.nn.TransformerEncoderLayer(128, 2, batch_first=True, dropout=0.0)).eval()
+        x = torch.randn(2, 9, 128)
+        file = io.BytesIO()
+        with heed.sdpa(precision=heed.Precision({"0.self_attn": "fp8_smooth"}), model=model):
+            copies = [copy.deepcopy(model), copy.copy(model[0].self_attn)]
+            torch.save(model, file)
+        file.seek(0)
+        copies.append(torch.load(file, weights_only=False))
+        with torch.no_grad(), heed.sdpa():
+            for one in copies:
+                one(x) if isinstance(one, torch.nn.Sequential) else one(x, x, x, need_weights=False)
+        self.assertEqual(self.modes(), [("", 3)])
+        with torch.no_grad(), heed.sdpa(precision=heed.Precision({"0.self_attn": "fp8_smooth"}), model=model):
+            copy.deepcopy(model)(x)
+        self.assertEqual(self.modes(), [("", 1)])
 
     def test_modules_of_pytorch(self):
         layer = torch.nn.TransformerEncoderLayer(128, 2, batch_first=True, dropout=0.0).eval()

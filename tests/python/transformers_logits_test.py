@@ -127,6 +127,41 @@ class Logits(unittest.TestCase):
         self.assertEqual((report.served, report.handed_back), (2, 0))
 
 
+class Transforms(unittest.TestCase):
+    """Gradients through transforms of torch.func are those of "eager"."""
+
+    NAMES = ("mistral", "gemma3", "gpt_oss")
+
+    def compare(self, gradients):
+        for name, side in itertools.product(self.NAMES, (None, "right")):
+            with self.subTest(name, padding=side):
+                wanted, actual = (gradients(name, implementation, {} if side is None else {"attention_mask": padding(side)}) for implementation in ("eager", "heed"))
+                for parameter, gradient in wanted.items():
+                    torch.testing.assert_close(actual[parameter], gradient, atol=1e-4 * gradient.abs().max().item() + 1e-6, rtol=1e-3, msg=lambda said: f"{parameter}: {said}")
+
+    def test_grad(self):
+        def gradients(name, implementation, arguments):
+            model = made(name)
+            model.set_attn_implementation(implementation)
+            parameters = {key: parameter.detach() for key, parameter in model.named_parameters()}
+            return torch.func.grad(lambda p: torch.func.functional_call(model, p, (), {"input_ids": tokens(), **arguments}).logits[:, :9].sin().sum())(parameters)
+
+        self.compare(gradients)
+
+    def test_an_ensemble(self):
+        def gradients(name, implementation, arguments):
+            models = [made(name, seed=seed) for seed in (0, 1)]
+            for model in models:
+                model.set_attn_implementation(implementation)
+            parameters, buffers = torch.func.stack_module_state(models)
+            inputs = {"input_ids": tokens(), "use_cache": False, **arguments}
+            outputs = torch.vmap(lambda p, b: torch.func.functional_call(models[0], (p, b), (), inputs).logits)(parameters, buffers)
+            outputs[:, :, :9].sin().sum().backward()
+            return {key: parameter.grad for key, parameter in parameters.items() if parameter.grad is not None}
+
+        self.compare(gradients)
+
+
 class TheTestsCanFail(unittest.TestCase):
     def test_without_its_mask_function_padding_is_ignored(self):
         from transformers import AttentionInterface
