@@ -81,7 +81,8 @@ struct Count {
   std::string reason;
   std::uint64_t calls = 0;
 };
-constexpr std::size_t kMostCounts = 4096;
+constexpr std::size_t kMostCounts = 4096;  // of keys, beside those of others
+constexpr const char* kOthers = "others";
 
 std::mutex& mutex() {
   static auto* const one = new std::mutex;
@@ -92,15 +93,22 @@ std::unordered_map<CountKey, Count, CountHash>& counts() {
   return *all;
 }
 
+// Whether there is no room for a key, so that its call is counted among the others of its reason.
+bool is_other(const CountKey& key) {
+  return counts().size() >= kMostCounts && !counts().contains(key);
+}
+
 void count(const Call& call, Refusal refusal, const std::string& detail) {
   // Call and its key are filled where the tensors have the form of attention.
   const bool has_form = call.problem.struct_size != 0;
   const std::lock_guard lock(mutex());
-  if (counts().size() >= kMostCounts) counts().clear();
-  Count& one = counts()[{call.key, refusal, {}}];
+  CountKey key{call.key, refusal, {}};
+  const bool among_others = is_other(key);
+  if (among_others) key = {PlanKey{}, refusal, kOthers};
+  Count& one = counts()[key];
   if (one.calls++ > 0) return;
-  one.workload = has_form ? text_of(call.problem) : "";
-  one.reason = detail.empty() ? phrase(refusal) : detail;
+  one.workload = among_others ? kOthers : has_form ? text_of(call.problem) : "";
+  one.reason = among_others || detail.empty() ? phrase(refusal) : detail;
 }
 
 // Why the call is handed back, or `none` and its plan; `detail` is libheed's sentence, where it has one. A call in
@@ -112,13 +120,14 @@ Refusal refusal_of(const Arguments& a, bool wants_lse, bool is_other_form, Call&
         precision_of_thread >= 0 ? precision_of_thread : precision_of_process.load(std::memory_order_relaxed);
   const Refusal form = read_call(a.inputs.q.get(), a.inputs.k.get(), a.inputs.v.get(), a.masking(), wants_lse,
                                  {.shared_heads = a.enable_gqa, .broadcast = true}, call);
-  if (a.dropout != 0 && !is_other_form) return Refusal::dropout;
+  if (!(a.dropout >= 0 && a.dropout <= 1)) return Refusal::dropout;
   if (selects_backends()) return Refusal::backend_selection;
   if (form != Refusal::none) return form;
   if (a.mask()) {
     if (a.is_causal && !is_other_form) return Refusal::mask_and_causal;
     if (const Refusal refusal = read_mask(a.mask(), call); refusal != Refusal::none) return refusal;
   }
+  if (a.dropout != 0 && !is_other_form) return Refusal::dropout;  // which the other form has
   if (a.dropout != 0) set_dropout(call, a.dropout);
   entry = &entry_of(call);
   if (entry->plan() == nullptr && call.precision != 0) {
@@ -306,7 +315,11 @@ CallsWithoutPlan calls_without_plan() {
 
 void count_without_plan(bool is_served, const char* workload, const char* reason) {
   const std::lock_guard lock(mutex());
-  Count& one = counts()[{PlanKey{}, Refusal::none, std::string(workload) + (is_served ? "\n+" : "\n-") + reason}];
+  const auto key_of = [&](const char* of) {
+    return CountKey{PlanKey{}, Refusal::none, std::string(of) + (is_served ? "\n+" : "\n-") + reason};
+  };
+  if (is_other(key_of(workload))) workload = kOthers;
+  Count& one = counts()[key_of(workload)];
   one.is_served = is_served;
   one.workload = workload;
   one.reason = reason;

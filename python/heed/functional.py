@@ -326,7 +326,9 @@ def _refusal(query, key, value, masking, wants_lse, f, precision=0, scales=None)
 
 
 def workload(query, key, value, masking=(unfused.NONE, -1, -1, None), f=None):
-    """A call as the command line of Heed spells it, or "" where no kernel has its types or sizes. `masking`: as heed::forward has it."""
+    """A call as the command line of Heed spells it, or "" where no kernel has its types or sizes, or it has no elements. `masking`: as heed::forward has it."""
+    if 0 in (query.numel(), key.numel(), value.numel()):
+        return ""
     try:
         return features.text_of(_problem(query, key, value, masking, False, f))
     except (NotImplementedError, ValueError):

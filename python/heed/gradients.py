@@ -288,4 +288,10 @@ def _flops(query_shape, key_shape, value_shape, *_, **__):
     return 2 * batch * heads * len_q * key_shape[2] * (dim + value_shape[3])
 
 
-register_flop_formula([torch.ops.heed.forward, torch.ops.heed.forward_lse, torch.ops.heed.scaled_dot_product_attention])(_flops)
+def _flops_of_gradients(_, query_shape, key_shape, value_shape, *__, **___):
+    """Of the four products of gradients, without scores that are computed anew."""
+    return 2 * _flops(query_shape, key_shape, value_shape)
+
+
+register_flop_formula([torch.ops.heed.forward, torch.ops.heed.forward_lse, torch.ops.heed.forward_dropout, torch.ops.heed.scaled_dot_product_attention])(_flops)
+register_flop_formula(torch.ops.heed.dropout_backward)(_flops_of_gradients)

@@ -121,6 +121,8 @@ def _form(query, key, value, attn_mask, dropout_p):
         name = f"attn_mask {str(attn_mask.dtype).removeprefix('torch.')}"
         if not _is_bias(query, key, attn_mask):
             parts, f = [name], features.Features()
+    if 0 in (query.numel(), key.numel(), value.numel()):
+        parts.append("without elements")
     if dropout_p:
         parts.append("dropout")
     if not query.dim() == key.dim() == value.dim() == 4:

@@ -4,6 +4,9 @@ import contextlib
 import dataclasses
 import json
 import os
+import shlex
+import shutil
+import signal
 import statistics
 import subprocess
 import tempfile
@@ -78,18 +81,30 @@ def evolve(calls, *, trials=45, book=None, device="auto", extra=(), quiet=False)
     device   auto, cpu or cuda
     extra    more arguments of the command line
 
-    Raises RuntimeError with its last lines where it fails, and KeyboardInterrupt where it was interrupted: what had ended by then is kept.
+    Raises RuntimeError with its last lines where it fails, and KeyboardInterrupt, which names the command that goes on, where it was interrupted: what had ended by then is
+    kept, for it is waited for. A second Ctrl-C ends it at once.
     """
     command = [program.path(), "evolve", "--workloads", str(calls), "--trials", str(trials), "--device", device, "--json", "--book", *([str(book)] if book else []), *extra]
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE if quiet else None, text=True)
-    if done.returncode == 130:
-        raise KeyboardInterrupt
-    if done.returncode != 0:
-        lines = (done.stderr or done.stdout or "").strip().splitlines()
+    # A group of its own: a terminal sends Ctrl-C to all of a group, and of two signals the second would end the program before its run is stored.
+    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE if quiet else None, text=True, start_new_session=True)
+    stdout, stderr = _ended(process)
+    if process.returncode in (130, -signal.SIGINT):
+        raise KeyboardInterrupt(f"interrupted; what had ended is kept, and this goes on: {shlex.join(part for part in command if part != '--json')}")
+    if process.returncode != 0:
+        lines = (stderr or stdout or "").strip().splitlines()
         # Wrong arguments are said in front of a hint at --help.
         said = " ".join(lines[-LAST_LINES:]) or "it says above why"
-        raise RuntimeError(f"heed evolve ended with {done.returncode}: {said}")
-    return json.loads(done.stdout)
+        raise RuntimeError(f"heed evolve ended with {process.returncode}: {said}")
+    return json.loads(stdout)
+
+
+def _ended(process):
+    """What a process that has ended has written to stdout and stderr. Each Ctrl-C meanwhile is one for the process."""
+    while True:
+        try:
+            return process.communicate()
+        except KeyboardInterrupt:
+            process.send_signal(signal.SIGINT)
 
 
 def tune(model_fn, *, trials=45, calls=None, book=None, device=None, extra=(), quiet=False):
@@ -97,16 +112,18 @@ def tune(model_fn, *, trials=45, calls=None, book=None, device=None, extra=(), q
 
     model_fn   a function without arguments that runs one step of the model, on inputs as they will be. It is called about 35 times.
     trials     of the search, for all workloads together; each workload gets a share by what it could gain
-    calls      a file for the recorded calls, to be kept; None for a temporary one
+    calls      a file for the recorded calls, to be kept; None for a temporary one, which is kept where the search is interrupted
     book       the book; None for the user's own, from which every later process takes its kernels
     device     "cpu" or "cuda"; None for that of the recorded calls
     extra      more arguments for `heed evolve`
 
     Returns a Tuned, whose `str()` is a table: calls, time before, time after, the whole step before and after. "Before" is PyTorch's own
-    scaled_dot_product_attention. Raises RuntimeError where the model makes no call that a kernel of Heed has the form of.
+    scaled_dot_product_attention. Raises RuntimeError where the model makes no call that a kernel of Heed has the form of, and KeyboardInterrupt as `evolve` does.
     """
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(calls) if calls is not None else Path(folder) / "calls.json"
+    folder = tempfile.mkdtemp(prefix="heed-tune-") if calls is None else None
+    path = Path(calls) if calls is not None else Path(folder) / "calls.json"
+    is_interrupted = False
+    try:
         model_fn()  # what is compiled or loaded first is no time of a step
         step_before = _step_seconds(model_fn, contextlib.nullcontext)
         before = _recorded(model_fn, "torch")
@@ -114,7 +131,14 @@ def tune(model_fn, *, trials=45, calls=None, book=None, device=None, extra=(), q
         if not any(row.workload and not row.form for row in before.rows.values()):
             raise RuntimeError("heed.tune(): the model makes no call that Heed has a kernel for; heed.record() shows what calls it makes")
         device = device or ("cpu" if before.device == "cpu" else "cuda")
-        results = evolve(path, trials=trials, book=book, device=device, extra=extra, quiet=quiet)
+        try:
+            results = evolve(path, trials=trials, book=book, device=device, extra=extra, quiet=quiet)
+        except KeyboardInterrupt:
+            is_interrupted = True
+            raise
+    finally:
+        if folder is not None and not is_interrupted:  # the command that goes on reads the file
+            shutil.rmtree(folder, ignore_errors=True)
     # Where nothing won there may be no book, and libheed refuses every plan for one that is named and missing.
     if book is not None and Path(book).is_file():
         os.environ["HEED_BOOK"] = str(book)

@@ -248,6 +248,9 @@ class Compiled(unittest.TestCase):
             with FlopCounterMode(display=False) as counter:
                 call()
             self.assertEqual(counter.get_total_flops(), 4 * 2 * 4 * 16 * 16 * 64)
+        with FlopCounterMode(display=False) as counter:
+            heed.scaled_dot_product_attention(q.clone().requires_grad_(), k, v, dropout_p=0.1).sum().backward()
+        self.assertEqual(counter.get_total_flops(), 3 * 4 * 2 * 4 * 16 * 16 * 64)
 
 
 if __name__ == "__main__":

@@ -202,6 +202,35 @@ class Sweep(unittest.TestCase):
 class OwnFunction(unittest.TestCase):
     """heed.scaled_dot_product_attention, whose arguments and errors are those of PyTorch's function."""
 
+    def test_reasons_beside_dropout(self):
+        q, k, v = numbers(2, 4, 6, 64), numbers(2, 4, 9, 64, seed=2), numbers(2, 4, 9, 64, seed=3)
+        for words, tensors, given in (
+            ("a scale that is not finite", (q, k, v), {"scale": float("inf")}),
+            ("head counts", (q, k[:, :3], v[:, :3]), {}),
+            ("dtypes|types", (q.half(), k, v), {}),
+            ("mask", (q, k, v, numbers(3, 9)), {}),
+            ("outside 0 to 1", (q, k, v), {"dropout_p": 1.5}),
+        ):
+            heed.reset_report()
+            with heed.sdpa(), contextlib.suppress(RuntimeError, ValueError):
+                F.scaled_dot_product_attention(*tensors, **{"dropout_p": 0.3, **given})
+            rows = [row for row in heed.report().rows if not row.served]
+            with self.subTest(words=words):
+                self.assertEqual([row.calls for row in rows], [1])
+                self.assertRegex(rows[0].reason, words)
+
+    def test_more_calls_than_are_told_apart_are_all_counted(self):
+        q = numbers(1, 1, 1, 8)
+        heed.reset_report()
+        with heed.sdpa():
+            with sdpa_kernel(SDPBackend.MATH):
+                for length in range(1, 4200):
+                    k = q.expand(1, 1, length, 8)
+                    F.scaled_dot_product_attention(q, k, k)
+            self.assertEqual(heed.report().handed_back, 4199)
+            others = [row for row in heed.report().rows if row.workload == "others"]
+            self.assertEqual([(row.calls, row.reason) for row in others], [(4199 - 4096, SELECTION)])
+
     def test_classes_with_rules_of_their_own_are_asked(self):
         class Own(torch.Tensor):
             @classmethod

@@ -77,6 +77,13 @@ class Recordings(unittest.TestCase):
         wanted = [shape + text for text in (":softcap=5:sinks", ":bias=bool/bk:alibi", ":causal_bottom_right:key_lengths", ":key_lengths:page=16")]
         self.assertEqual(list(self.rows(recording)), [(text, "") for text in (*wanted, "b2h4hkv2l22k44d64:fp16:blhd:ragged")])
 
+    def test_calls_without_elements_are_no_workload(self):
+        empty, k = torch.ones(1, 2, 0, 32), torch.ones(1, 2, 64, 32)
+        with heed.record() as recording:
+            F.scaled_dot_product_attention(empty, k, k)
+            heed.attention(k, empty, empty)
+        self.assertEqual([row.workload for row in recording.rows.values()], ["", ""])
+
     def test_the_fast_path_of_modules(self):
         tokens, hidden = torch.randn(2, 16, 64), torch.rand(2, 16) > 0.7
         hidden[:, 0] = False

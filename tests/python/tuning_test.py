@@ -1,8 +1,13 @@
 """heed.tune: from a model to kernels, by a search of a few trials on the CPU."""
 
 import os
+import re
+import shlex
+import signal
 import subprocess
+import sys
 import tempfile
+import time
 import unittest
 from pathlib import Path
 from unittest import mock
@@ -93,6 +98,29 @@ class Tuning(unittest.TestCase):
     def test_a_model_without_attention(self):
         with self.assertRaisesRegex(RuntimeError, "makes no call that Heed has a kernel for"):
             heed.tune(lambda: torch.ones(2) + 1, trials=2, book=self.book, extra=self.extra)
+
+    def test_ctrl_c_is_one_for_the_search_and_says_how_to_go_on(self):
+        """Of a program in the place of heed that stores what it has when it is interrupted."""
+        stand_in, stored = self.folder / "heed", self.folder / "stored"
+        stand_in.write_text(f'#!/bin/sh\ntrap "sleep 0.5; echo stored >> {stored}; exit 130" INT\ntouch {self.folder}/began\nwhile :; do sleep 0.1; done\n')
+        stand_in.chmod(0o755)
+        script = (
+            "import signal, torch, torch.nn.functional as F, heed\n"
+            "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+            "q = torch.randn(1, 2, 48, 32)\n"
+            "heed.tune(lambda: F.scaled_dot_product_attention(q, q, q), quiet=True)\n"
+        )
+        environment = {**os.environ, "HEED_PROGRAM": str(stand_in), "TMPDIR": str(self.folder)}
+        process = subprocess.Popen([sys.executable, "-c", script], stderr=subprocess.PIPE, text=True, env=environment, start_new_session=True)
+        while not (self.folder / "began").exists() and process.poll() is None:
+            time.sleep(0.05)
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+        said = process.communicate()[1]
+        self.assertEqual(stored.read_text() if stored.exists() else said, "stored\n")
+        command = re.search("KeyboardInterrupt: interrupted; what had ended is kept, and this goes on: (.*)", said)
+        self.assertIsNotNone(command, said)
+        words = shlex.split(command[1])
+        self.assertTrue(Path(words[words.index("--workloads") + 1]).is_file(), command[1])
 
     def test_what_cannot_be_evolved_is_told(self):
         calls = self.folder / "calls.json"
