@@ -47,9 +47,7 @@ bool is_poison(const std::byte* bytes, std::uint64_t count) {
 
 // As many of `count` things as are affordable, in random order.
 std::vector<int> some_of(int count, double bytes_of_each, Random& random) {
-  std::vector<int> all(static_cast<std::size_t>(count));
-  std::iota(all.begin(), all.end(), 0);
-  for (std::size_t i = all.size(); i > 1; --i) std::swap(all[i - 1], all[random.below(i)]);
+  std::vector<int> all = permutation(count, random);
   all.resize(static_cast<std::size_t>(std::clamp(kMostCheckedBytes / bytes_of_each, 1.0, static_cast<double>(count))));
   return all;
 }

@@ -41,14 +41,14 @@ std::uint64_t whole_pages(std::uint64_t bytes) {
   return (bytes + 4095) / 4096 * 4096;
 }
 
+}  // namespace
+
 std::vector<int> permutation(int count, Random& random) {
   std::vector<int> order(static_cast<std::size_t>(count));
   std::iota(order.begin(), order.end(), 0);
   for (std::size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[random.below(i)]);
   return order;
 }
-
-}  // namespace
 
 std::int64_t most_launches(const Workload& workload, int sets) {
   return static_cast<std::int64_t>(sets) * sets * most_moves(workload);
@@ -109,6 +109,10 @@ TimedSets::TimedSets(const Workload& workload, const TimingPlan& plan, const Lau
   Random random(substream(seed, 200));
   order_ = permutation(plan.sets, random);
   if (own_outputs() > 0) output_order_ = permutation(outputs(), random);
+  for (std::uint64_t i = 0; i < own_outputs(); ++i) {
+    std::vector<std::byte>& guards = guards_.emplace_back(output_stride_ - scenes_.front().o().bytes);
+    for (std::byte& byte : guards) byte = static_cast<std::byte>(random.next());
+  }
 }
 
 TimedSets::Sources TimedSets::sources(int launch) const {
@@ -159,7 +163,7 @@ void TimedSets::prepare(worker::Worker& worker, const std::vector<std::pair<int,
     keys.push_back(channels_of(scene.k(), workload_.dtype_k(), offset_of(set) + scene.k().offset));
   }
   for (int output = plan_.sets; output < outputs(); ++output) {
-    const std::vector<std::byte> guards = guards_of(output);
+    const std::vector<std::byte>& guards = guards_[static_cast<std::size_t>(output - plan_.sets)];
     std::byte* const o = worker.arena().data() + output_offset(output);
     std::copy(guards.begin(), guards.begin() + verify::kGuardBytes, o - verify::kGuardBytes);
     std::copy(guards.begin() + verify::kGuardBytes, guards.end(), o + scenes_.front().o().bytes);
@@ -277,17 +281,9 @@ std::vector<std::byte> TimedSets::slack_of(int set) const {
   return slack;
 }
 
-// The guard in front of an output that is no set's, then what lies behind it up to the next.
-std::vector<std::byte> TimedSets::guards_of(int output) const {
-  std::vector<std::byte> guards(output_stride_ - scenes_.front().o().bytes);
-  Random random(substream(seed_, 400 + static_cast<std::uint64_t>(output)));
-  for (std::byte& byte : guards) byte = static_cast<std::byte>(random.next());
-  return guards;
-}
-
 verify::Comparison TimedSets::check_guards(const std::byte* image) const {
   for (int output = plan_.sets; output < outputs(); ++output) {
-    const std::vector<std::byte> guards = guards_of(output);
+    const std::vector<std::byte>& guards = guards_[static_cast<std::size_t>(output - plan_.sets)];
     const std::byte* const o = image + output_offset(output);
     const auto behind = guards.begin() + verify::kGuardBytes;
     if (!std::equal(guards.begin(), behind, o - verify::kGuardBytes) ||

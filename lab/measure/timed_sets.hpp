@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/random.hpp"
 #include "verify/compare.hpp"
 #include "verify/scene.hpp"
 #include "worker/worker.hpp"
@@ -32,6 +33,9 @@ struct TimingPlan {
 /// @param most_block_us what the replays of a block may take, as far as that can be guessed; one is made all the same
 TimingPlan plan_timing(const Workload& workload, const DeviceFacts& device, Caches caches,
                        double most_block_us = std::numeric_limits<double>::infinity());
+
+/// The numbers below `count` in random order.
+std::vector<int> permutation(int count, Random& random);
 
 /// Launches that a replay over `sets` sets may have so that no head of queries meets the same keys twice: each of Q
 /// with each of K, as often as Q can be moved on by a head of keys.
@@ -126,7 +130,6 @@ class TimedSets {
  private:
   [[nodiscard]] std::uint64_t set_bytes() const { return stride_ * static_cast<std::uint64_t>(plan_.sets); }
   [[nodiscard]] std::uint64_t own_outputs() const { return static_cast<std::uint64_t>(outputs() - plan_.sets); }
-  [[nodiscard]] std::vector<std::byte> guards_of(int output) const;
   [[nodiscard]] worker::ChannelRange channels_of(const verify::Place& place, Dtype dtype, std::uint64_t offset) const;
   [[nodiscard]] std::vector<std::byte> slack_of(int set) const;
   [[nodiscard]] verify::Comparison check_keys(int set, const std::byte* after,
@@ -141,6 +144,8 @@ class TimedSets {
   std::uint64_t output_stride_ = 0;
   std::vector<int> order_;         // a permutation of the sets
   std::vector<int> output_order_;  // of the outputs; empty where they are the sets'
+  /// Around each output that is no set's: the guard in front, then what lies behind it up to the next.
+  std::vector<std::vector<std::byte>> guards_;
   std::vector<verify::Scene> scenes_;
   std::vector<std::vector<std::byte>> spare_;
   worker::ChannelFactors product_;  // what K in the worker is multiplied by, all in all

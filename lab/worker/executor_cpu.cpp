@@ -251,7 +251,7 @@ class CpuExecutor final : public Executor {
   std::vector<ChannelRange> keys_;
   std::span<unsigned> unfinished_;  // semaphores of a launch that was stopped
   std::vector<HardwareCounts> counted_;
-  double fastest_us_ = std::numeric_limits<double>::infinity();  // of a timed launch, whoever's
+  double fastest_us_ = std::numeric_limits<double>::infinity();  // of a launch of any slot
 };
 
 }  // namespace

@@ -27,8 +27,8 @@ inline constexpr int kArena = 4;
 /// Pointers of a launch are offsets into an image until the worker adds the image's address.
 inline constexpr std::uint64_t kNull = ~std::uint64_t{0};
 
-/// Launches from the list's front that begin every block of a CPU, for what the other side left in the caches; no clock
-/// runs: one for each of the most sets there are.
+/// Launches from the list's front that begin every block of a CPU, for what the other side left in the caches, and
+/// are no part of readings: one for each of the most sets there are.
 inline constexpr int kCpuLead = 10;
 
 /// FeatureParams, with offsets in place of pointers.

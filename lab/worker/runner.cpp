@@ -30,7 +30,6 @@ namespace {
 
 // Honest kernels keep a few kilobytes on the stack, which is wiped behind each replay.
 constexpr std::size_t kStackBytes = 64 << 10;
-constexpr long kLookEvery_ns = 20'000'000;  // for a runner that has ended, should its signal come between two waits
 
 std::size_t page_bytes() {
   static const auto bytes = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
@@ -297,9 +296,13 @@ void Runner::wait_on(const std::uint32_t& word, std::uint32_t value) {
     if (now == value) return;
     const timespec limit{0, kLookEvery_ns};
     if (futex(word, FUTEX_WAIT, now, &limit) == 0 || errno == EAGAIN) continue;
-    int status = 0;
-    if (::waitpid(pid_, &status, WNOHANG) == pid_) ended(status);
+    look_for_end();
   }
+}
+
+void Runner::look_for_end() {
+  int status = 0;
+  if (::waitpid(pid_, &status, WNOHANG) == pid_) ended(status);
 }
 
 void Runner::wait() {

@@ -68,11 +68,14 @@ class Runner {
   [[nodiscard]] std::optional<HardwareCounts> counts() const;
 
  private:
+  static constexpr long kLookEvery_ns = 20'000'000;
   void lay_out(const RunnerTask& task);
   void fork_runner();
   void open_counters();
   [[nodiscard]] bool is_done(std::size_t launch) const;
   void wait_on(const std::uint32_t& word, std::uint32_t value);
+  /// A runner that has ended may have said so between two waits: every kLookEvery_ns.
+  void look_for_end();
   [[noreturn]] void ended(int status);
   void stop();
 

@@ -1,6 +1,4 @@
 // What a runner says of its launches, and what they left in the memory where it says so.
-#include <sys/wait.h>
-
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
@@ -11,7 +9,6 @@
 namespace heed::worker {
 namespace {
 
-constexpr std::int64_t kLookForEnd_ns = 20'000'000;
 // At the progress of a replay that shall be stopped, each time with a processor that the replay has until then (a look
 // every 20 us took a fifth of one). Of what its launches took so far: one that is slow at first, so that the stop may
 // come late, is slow where it is timed, too.
@@ -37,10 +34,9 @@ void Runner::wait_for_launches(std::size_t launches, double most_us) {
     const std::int64_t each = (now - begin) / std::chrono::nanoseconds(1) / static_cast<std::int64_t>(done + 1);
     const timespec pause{0, std::clamp(each / kLooksALaunch, kLeastPause_ns, kMostPause_ns)};
     ::nanosleep(&pause, nullptr);
-    if (now - looked_for_end < std::chrono::nanoseconds(kLookForEnd_ns)) continue;
+    if (now - looked_for_end < std::chrono::nanoseconds(kLookEvery_ns)) continue;
     looked_for_end = now;
-    int status = 0;
-    if (::waitpid(pid_, &status, WNOHANG) == pid_) ended(status);
+    look_for_end();
   }
 }
 

@@ -102,7 +102,7 @@ struct SegmentBases {
 }
 
 #if defined(__x86_64__)
-// In 64-bit mode these select nothing, and zero is what Linux starts a program with: 20 bits a register to keep.
+// In 64-bit mode these select nothing, and zero is what Linux starts a program with: two bits of each can be kept.
 [[gnu::always_inline]] inline void clear_segments() {
   constexpr unsigned kNone = 0;
   unsigned ds = 0;

@@ -72,6 +72,25 @@ void Offload::write_numbers(const Launch& launch, std::int32_t* numbers) const {
   }
 }
 
+void Offload::copy_queries(const std::byte* from, const heed_strides& strides, std::int64_t entries, std::int64_t rows,
+                           std::byte* to) {
+  padding::RowCopy copy{.from = from,
+                        .to = to,
+                        .from_strides = of(strides),
+                        .to_strides = of(dense(config_.heads, rows, config_.dim)),
+                        .from_step = strides.dim,
+                        .to_step = 1,
+                        .batch = entries,
+                        .heads = static_cast<int>(config_.heads),
+                        .rows = static_cast<int>(rows),
+                        .from_dim = static_cast<int>(config_.dim),
+                        .to_dim = static_cast<int>(config_.dim),
+                        .is_wide = 0,
+                        .element_bytes = config_.element_bytes()};
+  copy.is_wide = padding::is_wide(copy) ? 1 : 0;
+  lanes_->copy_rows(Lane::compute, {&copy, 1});
+}
+
 // Q goes to the host's memory, the results are read there by the merge: 8 KB of a row of 32 heads of 128 elements.
 void Offload::queue_host(const View& view, const Launch& launch, const std::int32_t* numbers, std::byte* q,
                          std::byte* o, float* lse, const MarkPointer& written) {
@@ -80,21 +99,8 @@ void Offload::queue_host(const View& view, const Launch& launch, const std::int3
   const heed_strides q_strides = dense(config_.heads, piece.rows, config_.dim);
   const std::shared_ptr<const api::Plan> plan =
       plan_of(problem_of(view, launch, q_strides, dense(config_.heads, piece.rows, config_.dim_v)));
-  padding::RowCopy copy{.from = call.q + (view.first_entry * call.q_strides.batch) * config_.element_bytes(),
-                        .to = q,
-                        .from_strides = of(call.q_strides),
-                        .to_strides = of(q_strides),
-                        .from_step = call.q_strides.dim,
-                        .to_step = 1,
-                        .batch = view.entries,
-                        .heads = static_cast<int>(config_.heads),
-                        .rows = static_cast<int>(piece.rows),
-                        .from_dim = static_cast<int>(config_.dim),
-                        .to_dim = static_cast<int>(config_.dim),
-                        .is_wide = 0,
-                        .element_bytes = config_.element_bytes()};
-  copy.is_wide = padding::is_wide(copy) ? 1 : 0;
-  lanes_->copy_rows(Lane::compute, {&copy, 1});
+  copy_queries(call.q + (view.first_entry * call.q_strides.batch) * config_.element_bytes(), call.q_strides,
+               view.entries, piece.rows, q);
   lanes_->wait(Lane::host, lanes_->record(Lane::compute));
   if (piece.has_new) lanes_->wait(Lane::host, written);
   heed_plan_info known;

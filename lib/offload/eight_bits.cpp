@@ -1,7 +1,6 @@
 // Pages of 8 bits: scale factors on the device, and new keys quantised before they are written.
 #include "offload/offload.hpp"
 #include "offload/parts.hpp"
-#include "padding/padding.hpp"
 #include "quantise/quantise.hpp"
 
 namespace heed::offload {
@@ -76,21 +75,7 @@ Call Offload::with_dense_rows(const Call& given) {
   std::byte* const q = at_least(work_->q, static_cast<std::size_t>(elements * config_.element_bytes()));
   call.q = q;
   call.q_strides = {config_.heads * given.rows * config_.dim, given.rows * config_.dim, config_.dim, 1};
-  padding::RowCopy copy{.from = given.q,
-                        .to = q,
-                        .from_strides = {s.batch, s.head, s.row},
-                        .to_strides = {call.q_strides.batch, call.q_strides.head, call.q_strides.row},
-                        .from_step = s.dim,
-                        .to_step = 1,
-                        .batch = batch,
-                        .heads = static_cast<int>(config_.heads),
-                        .rows = static_cast<int>(given.rows),
-                        .from_dim = static_cast<int>(config_.dim),
-                        .to_dim = static_cast<int>(config_.dim),
-                        .is_wide = 0,
-                        .element_bytes = config_.element_bytes()};
-  copy.is_wide = padding::is_wide(copy) ? 1 : 0;
-  lanes_->copy_rows(Lane::compute, {&copy, 1});
+  copy_queries(given.q, s, batch, given.rows, q);
   return call;
 }
 

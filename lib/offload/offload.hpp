@@ -219,6 +219,9 @@ class Offload {
   void bring_scales();
 
   // attend.cpp
+  /// Queries of some entries to dense rows at `to`, on the compute lane.
+  void copy_queries(const std::byte* from, const heed_strides& strides, std::int64_t entries, std::int64_t rows,
+                    std::byte* to);
   void attend_view(const View& view, const std::vector<Piece>& pieces, const MarkPointer& written);
   std::vector<Launch> lay_out(const View& view, const std::vector<Piece>& pieces, std::int64_t& numbers);
   void write_numbers(const Launch& launch, std::int32_t* numbers) const;

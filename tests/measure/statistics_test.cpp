@@ -216,11 +216,16 @@ TEST(TimingPlan, SetsFitTheCacheOrFloodIt) {
     EXPECT_GT(plan_timing(parse_workload(text), device, Caches::warm).launches, 50) << text;
 }
 
-TEST(TimingPlan, ABlockIsAsShortAsAskedFor) {
+DeviceFacts two_processors() {
   DeviceFacts device;
   device.kind = DeviceKind::cpu;
   device.processors = 2;
   device.clock_mhz = 3000;
+  return device;
+}
+
+TEST(TimingPlan, ABlockIsAsShortAsAskedFor) {
+  const DeviceFacts device = two_processors();
   const Workload workload = parse_workload("b1h1l48d16:fp32");
   const TimingPlan usual = plan_timing(workload, device, Caches::warm);
   EXPECT_EQ(usual.replays, 10);
@@ -231,10 +236,7 @@ TEST(TimingPlan, ABlockIsAsShortAsAskedFor) {
 
 // What a launch leaves out cannot be written by a later one.
 TEST(TimedSets, EveryLaunchOfACpuWritesAnOutputOfItsOwn) {
-  DeviceFacts device;
-  device.kind = DeviceKind::cpu;
-  device.processors = 2;
-  device.clock_mhz = 3000;
+  const DeviceFacts device = two_processors();
   const Workload w = parse_workload("b1h2l24d16:fp32");
   const TimingPlan plan = plan_timing(w, device, Caches::warm);
   const TimedSets timed(w, plan, {}, 1);

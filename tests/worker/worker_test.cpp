@@ -84,6 +84,15 @@ TEST(Worker, GarbageOnTheSocketIsNoFrame) {
   ::close(sockets[1]);
 }
 
+// The Command of a runner lies in front of its Plan, which begins with the address of the one and of the Status.
+TEST(Worker, WritingBesideTheClaimsOfProgressIsNoticed) {
+  EXPECT_EQ(
+      failure_of("const char* at = reinterpret_cast<const char*>(reinterpret_cast<unsigned long>(params) / 64 * 64);"
+                 "while (*reinterpret_cast<const char* const*>(at) != at - 64) at -= 64;"
+                 "(*reinterpret_cast<unsigned* const*>(at + 8))[10] = 1;"),
+      WorkerFailure::Kind::left_state);
+}
+
 // A candidate that leaves the rounding mode changed is found out, and the next launch finds it right again.
 TEST(Worker, AChangedRoundingModeIsNoticed) {
 #if defined(__x86_64__)
