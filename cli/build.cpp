@@ -81,8 +81,7 @@ void add_variant(json& entry, const Variant& variant, const Workload& workload, 
   entry["variant"] = variant.id();
   entry["family"] = variant.family->name();
   if (const std::string_view why = variant.family->made_for(workload, device); !why.empty()) entry["made_for"] = why;
-  entry["config"] = to_string(variant_knobs(*variant.family), values_of(variant));
-  entry["text"] = describe(variant);
+  entry["config"] = describe(variant);
   entry.update(worker::plan_to_json(plan));
   if (device.kind == DeviceKind::cuda) entry["max_shared_bytes"] = device.shared_bytes_per_block;
 }

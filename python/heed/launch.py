@@ -56,7 +56,7 @@ class Plan:
         self.handle = ctypes.c_void_p()
         # A champion of few threads is measured on as many.
         options = Options(struct_size=ctypes.sizeof(Options), threads=0 if problem.device_type == CUDA else binary["threads"],
-                          variant=binary["text"].encode(), image=image, image_bytes=len(image), l2=l2)
+                          variant=binary["config"].encode(), image=image, image_bytes=len(image), l2=l2)
         self.lib.check(self.lib.lib.heed_plan_create(ctypes.byref(problem), ctypes.byref(options), ctypes.byref(self.handle)))
         self.info = PlanInfo(struct_size=ctypes.sizeof(PlanInfo))
         self.lib.check(self.lib.lib.heed_plan_get_info(self.handle, ctypes.byref(self.info)))

@@ -115,7 +115,7 @@ TEST_F(CliBook, TheGateRunsOnEachBinaryOfThisDevice) {
     dispatch::BookEntry entry = champion({.workload = "b1h1l40d16:fp32",
                                           .arch = arch,
                                           .device = workload,
-                                          .variant = variant["text"],
+                                          .variant = variant["config"],
                                           .image = read_file(so, ErrorCode::internal)});
     entry.record.machine_code = variant["machine_code"];
     return entry;
@@ -334,7 +334,7 @@ TEST_F(CliBook, ImportsAtOnceAndKillsLoseNothing) {
     dispatch::BookEntry entry = champion({.workload = "b1h1l40d16:fp32",
                                           .arch = cpu_facts().arch,
                                           .device = "CPU " + std::to_string(i),
-                                          .variant = variant["text"],
+                                          .variant = variant["config"],
                                           .image = read_file(so, ErrorCode::internal)});
     entry.record.machine_code = variant["machine_code"];
     lay("in" + std::to_string(i), {entry});

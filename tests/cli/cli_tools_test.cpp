@@ -50,7 +50,7 @@ TEST_F(Cli, BuildDeliversABinaryAndItsLaunch) {
   EXPECT_EQ(json["grid"], nlohmann::json({12, 1, 1}));
   EXPECT_EQ(json["entry"], "heed_forward");
   EXPECT_EQ(json["workload"], "b2h3l100d16:fp32");
-  EXPECT_THAT(json["text"].get<std::string>(), ::testing::HasSubstr("block_m=64,"));
+  EXPECT_THAT(json["config"].get<std::string>(), ::testing::HasSubstr("block_m=64,"));
   EXPECT_GT(json["floor"]["us"].get<double>(), 0);
   EXPECT_EQ(json["contract"]["size"], sizeof(ForwardParams));
   EXPECT_EQ(json["contract"]["offsets"]["scale"], offsetof(ForwardParams, scale));

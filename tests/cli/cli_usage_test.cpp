@@ -268,7 +268,7 @@ TEST_F(Cli, AVariantIsBuiltForACpuLevel) {
   const auto json = nlohmann::json::parse(built.out);
   EXPECT_EQ(json["device"]["arch"], std::string(levels[0]->name));
   EXPECT_FALSE(json.contains("floor"));  // of a processor that is not at hand
-  EXPECT_THAT(json["text"].get<std::string>(), ::testing::StartsWith("fwd_cpu:"));
+  EXPECT_THAT(json["config"].get<std::string>(), ::testing::StartsWith("fwd_cpu:"));
 }
 
 }  // namespace

@@ -331,6 +331,7 @@ class EndToEnd(unittest.TestCase):
         evidence = arena.load(self.output)
         self.assertTrue(evidence["complete"])
         self.assertEqual(len(evidence["rows"]), 8)
+        self.assertTrue(evidence["rows"][0]["config"].startswith("fwd_cpu:"), evidence["rows"][0]["config"])
         self.assertIn("block_m=64", evidence["rows"][0]["config"])
         for row in evidence["rows"][:6]:
             for key in ("workload", "causal", "variant", "mode", "heed_us", "peers_us", "best_peer", "ratio", "ratio_ci", "tflops", "max_abs_err", "rel_rms_err"):
