@@ -53,8 +53,11 @@ Format format_of(const std::filesystem::path& path) {
 // Before any work: what is certain to fail at its end.
 void expect_output(const RunCommandOptions& o, const Workload& workload) {
   const std::filesystem::path path = o.output;
-  if (format_of(path) == Format::npy && workload.dtype == Dtype::bf16)
-    throw Error(ErrorCode::usage, "the .npy format has no bf16; write O to a .safetensors file", o.output);
+  if (format_of(path) == Format::npy && !npy_descr(workload.dtype))
+    throw Error(ErrorCode::usage,
+                fmt::format("-o {}: a .npy file holds fp16 or fp32, not {}; write O to a .safetensors file", o.output,
+                            to_string(workload.dtype)),
+                o.output);
   for (const std::string& input : o.workload.tensor_paths()) {
     std::error_code error;
     if (std::filesystem::equivalent(input, path, error) || std::filesystem::absolute(path, error) == input)

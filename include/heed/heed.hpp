@@ -185,11 +185,20 @@ struct BlockPattern {
 };
 
 /// Bytes of one element.
-constexpr std::size_t size_of(BiasDtype dtype) {
-  return dtype == BiasDtype::boolean ? 1 : dtype == BiasDtype::fp32 ? 4 : 2;
-}
+std::size_t size_of(BiasDtype dtype);
 constexpr std::size_t size_of(Dtype dtype) {
-  return dtype == Dtype::fp32 ? 4 : dtype == Dtype::fp16 || dtype == Dtype::bf16 ? 2 : 1;
+  switch (dtype) {
+    case Dtype::fp16:
+    case Dtype::bf16:
+      return 2;
+    case Dtype::fp32:
+      return 4;
+    case Dtype::e4m3:
+    case Dtype::e5m2:
+    case Dtype::int8:
+      return 1;
+  }
+  return 0;
 }
 
 /// One attention problem: O = softmax(scale * Q K^T + mask) V for every batch and query head.

@@ -171,13 +171,13 @@ int tensor_fma_per_clock(int compute_capability) {
   return 512;
 }
 
-// In fp32 as many products in tf32, at half the rate of fp16, as make up the digits; or the cores' own, if they are
-// more.
+// Of more digits than tf32 has, as many products in tf32, at half the rate of fp16, as make them up; or the cores' own,
+// if they are more.
 double fma_per_clock(int compute_capability, Dtype dtype) {
   const int tensor = tensor_fma_per_clock(compute_capability);
-  if (dtype != Dtype::fp32) return tensor;
   constexpr int kTf32Digits = 11;
   const int products = (facts_of(dtype).digits + kTf32Digits - 1) / kTf32Digits;
+  if (products == 1) return tensor;
   return std::max(tensor / 2.0 / products, compute_capability == 80 ? 64.0 : 128.0);
 }
 

@@ -158,10 +158,28 @@ NpyFile::NpyFile(const fs::path& path, std::string_view name) : file_(path, Erro
                            file_.size() - data_begin_));
 }
 
+std::optional<std::string_view> npy_descr(Dtype dtype) {
+  switch (dtype) {
+    case Dtype::fp16:
+      return "<f2";
+    case Dtype::fp32:
+      return "<f4";
+    case Dtype::bf16:
+    case Dtype::e4m3:
+    case Dtype::e5m2:
+    case Dtype::int8:
+      break;
+  }
+  return std::nullopt;
+}
+
 void write_npy(const fs::path& path, const HostTensor& tensor) {
-  if (tensor.dtype == Dtype::bf16) fail(path, "the .npy format has no bf16; name a .safetensors file instead");
-  std::string header = fmt::format("{{'descr': '{}', 'fortran_order': False, 'shape': ({},), }}",
-                                   tensor.dtype == Dtype::fp16 ? "<f2" : "<f4", fmt::join(tensor.shape, ", "));
+  const std::optional<std::string_view> descr = npy_descr(tensor.dtype);
+  if (!descr)
+    fail(path, fmt::format("a .npy file holds fp16 or fp32, not {}; name a .safetensors file instead",
+                           to_string(tensor.dtype)));
+  std::string header =
+      fmt::format("{{'descr': '{}', 'fortran_order': False, 'shape': ({},), }}", *descr, fmt::join(tensor.shape, ", "));
   // The format has the data begin at a multiple of 64 bytes, and the header end with a line feed.
   constexpr std::size_t kFixedBytes = 10;
   header.resize((kFixedBytes + header.size() + 1 + 63) / 64 * 64 - kFixedBytes - 1, ' ');

@@ -1,6 +1,7 @@
 /// The .npy format, versions 1 to 3 (https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html).
 #pragma once
 
+#include <optional>
 #include <string_view>
 
 #include "tensors/ranged_file.hpp"
@@ -27,8 +28,11 @@ class NpyFile {
   std::uint64_t data_bytes_ = 0;
 };
 
+/// What a file that is written says of its elements' dtype; nothing for the dtypes of which none is written.
+std::optional<std::string_view> npy_descr(Dtype dtype);
+
 /// Writes one tensor of fp16 or fp32 in C order, replacing the file as a whole. @throws Error(invalid_input), also for
-/// bf16, which the format has no name for
+/// other dtypes
 void write_npy(const std::filesystem::path& path, const HostTensor& tensor);
 
 }  // namespace heed

@@ -35,18 +35,30 @@ bool is_poison(const std::byte* at, std::size_t size) {
   return std::all_of(at, at + size, [](std::byte b) { return b == std::byte{0xff}; });
 }
 
-// Whether any of `count` elements from `index` on is NaN or infinite, by its exponent.
-bool any_not_finite(Dtype dtype, const std::byte* data, std::size_t index, std::int64_t count) {
+template <typename Word>
+bool any_has_bits(const std::byte* data, std::size_t index, std::int64_t count, Word bits) {
+  const auto* from = reinterpret_cast<const Word*>(data) + index;
   bool found = false;
-  if (dtype == Dtype::fp32) {
-    const auto* from = reinterpret_cast<const std::uint32_t*>(data) + index;
-    for (std::int64_t d = 0; d < count; ++d) found |= (from[d] & 0x7f800000U) == 0x7f800000U;
-  } else {
-    const std::uint16_t exponent = dtype == Dtype::fp16 ? 0x7c00 : 0x7f80;
-    const auto* from = reinterpret_cast<const std::uint16_t*>(data) + index;
-    for (std::int64_t d = 0; d < count; ++d) found |= (from[d] & exponent) == exponent;
-  }
+  for (std::int64_t d = 0; d < count; ++d) found |= (from[d] & bits) == bits;
   return found;
+}
+
+// Whether any of `count` elements of O from `index` on is NaN or infinite: all bits of its exponent are set.
+bool any_not_finite(Dtype dtype, const std::byte* data, std::size_t index, std::int64_t count) {
+  switch (dtype) {
+    case Dtype::fp16:
+      return any_has_bits<std::uint16_t>(data, index, count, 0x7c00);
+    case Dtype::bf16:
+      return any_has_bits<std::uint16_t>(data, index, count, 0x7f80);
+    case Dtype::fp32:
+      return any_has_bits<std::uint32_t>(data, index, count, 0x7f800000U);
+    case Dtype::e4m3:
+    case Dtype::e5m2:
+    case Dtype::int8:
+      break;
+  }
+  throw Error(ErrorCode::internal, fmt::format("O is of {}; it must be of fp16, bf16 or fp32", to_string(dtype)),
+              std::string(to_string(dtype)));
 }
 
 Comparison failure(Finding finding, std::string text) {

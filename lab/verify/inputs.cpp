@@ -7,6 +7,7 @@
 #include "base/limits.hpp"
 #include "base/parallel.hpp"
 #include "base/random.hpp"
+#include "variant/element.hpp"
 #include "workload/half.hpp"
 
 namespace heed::verify {
@@ -37,7 +38,8 @@ void fill(Values& values, std::int64_t count, std::uint64_t seed, const Draw& dr
 
 // How much N(0, 1) values may be multiplied by: 8 deviations must fit the dtype, and products fp32.
 double bounded(const Workload& w, double gain) {
-  return std::min(gain, w.dtype == Dtype::fp16 ? 8000.0 : 1e15);
+  constexpr double kDeviations = 8.188;  // 8000 in fp16
+  return std::min({gain, facts_of(w.dtype).largest / kDeviations, 1e15});
 }
 
 // Deviation of the scores of N(0, 1) inputs.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "variant/element.hpp"
 #include "workload/mask.hpp"
 
 namespace heed::verify {
@@ -15,7 +16,7 @@ double beyond_fp32(const Workload& w) {
 }
 
 bool can_leave_fp32(const Workload& w) {
-  return w.dtype != Dtype::fp16 && beyond_fp32(w) < 1e37 && w.softmax_scale() < 1e10;
+  return beyond_fp32(w) < std::min(1e37, facts_of(w.dtype).largest) && w.softmax_scale() < 1e10;
 }
 
 }  // namespace

@@ -36,11 +36,6 @@ constexpr double kFirstOrder = 0.25;    // error of a score up to which exp(x) -
 constexpr double kExchanged = 1.0;      // and from which on two scores that are near may change places
 constexpr double kNegligible = 30;      // e^-30 of a row sum is below fp32's roundoff
 
-// Half the smallest subnormal: what lies below rounds to zero.
-double half_smallest(Dtype dtype) {
-  return dtype == Dtype::fp16 ? 0x1p-25 : dtype == Dtype::bf16 ? 0x1p-134 : 0x1p-150;
-}
-
 double norm_of(const double* x, std::int64_t count) {
   double square = 0;
   for (std::int64_t d = 0; d < count; ++d) square += x[d] * x[d];
@@ -122,7 +117,8 @@ Tolerance calibrated_tolerance(const Workload& w, const std::vector<RowIndex>& r
                                const std::vector<float>& unfused_lse, ErrorStats& unfused) {
   const double roundoff = facts_of(w.dtype).roundoff;
   const double p_roundoff = w.quantised && is_fp8(w.quantised->v) ? facts_of(w.quantised->v->dtype).roundoff : 0.0;
-  const double smallest = 2 * half_smallest(w.dtype) * std::sqrt(static_cast<double>(w.dim_v));
+  const double least_number = facts_of(w.dtype).smallest;  // what lies below half of it rounds to zero
+  const double smallest = least_number * std::sqrt(static_cast<double>(w.dim_v));
   const auto columns = static_cast<std::size_t>(w.dim_v);
   Tolerance tolerance;
   tolerance.rows.resize(rows.size());
@@ -165,7 +161,7 @@ Tolerance calibrated_tolerance(const Workload& w, const std::vector<RowIndex>& r
     slack[i] = moved + (limit.size > 0 ? smallest * std::max(1.0, condition.growth) : 0.0);
     // Where dropout takes the largest probabilities of a row, those that are left may be subnormal in the dtype of P,
     // or zero there. The row sum, which counts those that are dropped, is 1 or more.
-    if (w.dropout > 0) slack[i] += half_smallest(w.dtype) * static_cast<double>(w.len_k) * condition.largest_value;
+    if (w.dropout > 0) slack[i] += least_number / 2 * static_cast<double>(w.len_k) * condition.largest_value;
     slack_square += slack[i] * slack[i];
     size_square += limit.size * limit.size;
     most_slack = std::max(most_slack, slack[i]);

@@ -8,6 +8,7 @@
 
 #include "api/problem_features.hpp"
 #include "append/append.hpp"
+#include "kernels/element.hpp"
 
 namespace heed::api {
 namespace {
@@ -132,9 +133,8 @@ void expect_addresses(std::initializer_list<GivenAddress> all) {
   }
 }
 
-std::size_t bytes_of(int element) {
-  if (element == static_cast<int>(Element::fp32)) return 4;
-  return element <= static_cast<int>(Element::bf16) ? 2 : 1;
+std::size_t bytes_each(int element) {
+  return static_cast<std::size_t>(bytes_of(static_cast<Element>(element)));
 }
 
 }  // namespace
@@ -152,11 +152,11 @@ AppendRun::AppendRun(const append::Append& parameters) : parameters_(parameters)
   if (has_rows) {
     const auto of_new = [&](const char* name, const append::Tensor& t) {
       return span_of(name, nullptr, {is_ragged ? 1 : a.batch, a.heads, is_ragged ? a.total_new : a.len_new, t.rows.dim},
-                     layout(t.rows.from_strides, t.rows.from_step), bytes_of(t.rows.element));
+                     layout(t.rows.from_strides, t.rows.from_step), bytes_each(t.rows.element));
     };
     const auto of_cache = [&](const char* name, const append::Tensor& t) {
       return span_of(name, nullptr, {parts, a.heads, rows, t.rows.dim}, layout(t.rows.to_strides, t.to_step),
-                     bytes_of(t.rows.to_element));
+                     bytes_each(t.rows.to_element));
     };
     const auto of_factors = [&](const char* name, const append::Tensor& t) {
       if (append::is_copied(t)) return Span{};
@@ -223,10 +223,10 @@ append::Append AppendRun::bound(const heed_append_tensors& t) const {
   const char* const of_v = append::is_copied(a.v) ? "HEED_SCALED and a V of 8 bits" : nullptr;
   constexpr std::uintptr_t kInt = sizeof(std::int32_t);
   expect_addresses(
-      {{"new_k", t.new_k, bytes_of(a.k.rows.element), has_rows, nullptr},
-       {"new_v", t.new_v, bytes_of(a.v.rows.element), has_rows, nullptr},
-       {"k", t.k, bytes_of(a.k.rows.to_element), has_rows, nullptr},
-       {"v", t.v, bytes_of(a.v.rows.to_element), has_rows, nullptr},
+      {{"new_k", t.new_k, bytes_each(a.k.rows.element), has_rows, nullptr},
+       {"new_v", t.new_v, bytes_each(a.v.rows.element), has_rows, nullptr},
+       {"k", t.k, bytes_each(a.k.rows.to_element), has_rows, nullptr},
+       {"v", t.v, bytes_each(a.v.rows.to_element), has_rows, nullptr},
        {"lengths", t.lengths, kInt, has_entries, nullptr},
        {"lengths_after", t.lengths_after, kInt, has_entries && t.lengths_after != nullptr, nullptr},
        {"cu_seqlens", t.cu_seqlens, kInt, is_ragged && has_entries, is_ragged ? nullptr : "HEED_APPEND_RAGGED"},

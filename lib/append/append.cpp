@@ -10,6 +10,7 @@
 #include <span>
 
 #include "compile/embedded.hpp"
+#include "kernels/element.hpp"
 #include "quantise/quantise.hpp"
 #include "workload/elements.hpp"
 
@@ -19,12 +20,8 @@ std::span<const compile::EmbeddedFile> device_sources();
 
 namespace {
 
-int bytes_of(int element) {
-  return element == static_cast<int>(Element::fp32) ? 4 : 2;
-}
-
 void copy_row(const Tensor& t, long long from, long long to) {
-  const int bytes = bytes_of(t.rows.element);
+  const int bytes = bytes_of(static_cast<Element>(t.rows.element));
   const char* const read = static_cast<const char*>(t.rows.from) + from * bytes;
   unsigned char* const written = t.rows.to + to * bytes;
   if (t.rows.from_step == 1 && t.to_step == 1) {
@@ -167,7 +164,7 @@ Append with_width(Append a) {
   const bool has_entries = a.cu_seqlens == nullptr && a.batch > 1;
   for (Tensor* t : {&a.k, &a.v}) {
     quantise::TensorPass& r = t->rows;
-    const int bytes = bytes_of(r.element);
+    const int bytes = bytes_of(static_cast<Element>(r.element));
     const auto lies = [](const void* address, int unit) {
       return reinterpret_cast<std::uintptr_t>(address) % static_cast<std::uintptr_t>(unit) == 0;
     };

@@ -10,6 +10,7 @@
 
 #include "base/check.hpp"
 #include "compile/embedded.hpp"
+#include "kernels/element.hpp"
 #include "workload/half.hpp"
 
 namespace heed::merge {
@@ -19,10 +20,6 @@ std::span<const compile::EmbeddedFile> device_sources();
 namespace {
 
 constexpr float kNothing = -std::numeric_limits<float>::infinity();
-
-int bytes_each(int element) {
-  return element == static_cast<int>(Element::fp32) ? 4 : 2;
-}
 
 float lse_of(const Partial& p, const RowPlace& at) {
   const int row = at.row - p.first_row;
@@ -47,7 +44,7 @@ const std::string& merge_source() {
 
 Merge with_width(Merge m) {
   const auto fits = [&](const void* address, const TensorStrides& s, int element, long long batch, int rows) {
-    const int bytes = bytes_each(element);
+    const int bytes = bytes_of(static_cast<Element>(element));
     return reinterpret_cast<std::uintptr_t>(address) % 16 == 0 && (batch == 1 || s.batch * bytes % 16 == 0) &&
            (m.heads == 1 || s.head * bytes % 16 == 0) && (rows == 1 || s.row * bytes % 16 == 0);
   };

@@ -46,8 +46,8 @@ struct Config {
   std::vector<float> v_scales;
 
   [[nodiscard]] bool has_eight_bits() const { return is_quantised(dtype_kv); }
-  [[nodiscard]] int element_bytes() const { return dtype == Dtype::fp32 ? 4 : 2; }
-  [[nodiscard]] int page_element_bytes() const { return has_eight_bits() ? 1 : element_bytes(); }
+  [[nodiscard]] int element_bytes() const { return static_cast<int>(size_of(dtype)); }
+  [[nodiscard]] int page_element_bytes() const { return static_cast<int>(size_of(dtype_kv)); }
   /// Of one page of one layer.
   [[nodiscard]] std::int64_t k_page_bytes() const { return pages.page_size * heads_kv * dim * page_element_bytes(); }
   [[nodiscard]] std::int64_t v_page_bytes() const { return pages.page_size * heads_kv * dim_v * page_element_bytes(); }

@@ -10,6 +10,7 @@
 
 #include "base/random.hpp"
 #include "compile/embedded.hpp"
+#include "kernels/element.hpp"
 #include "workload/elements.hpp"
 
 namespace heed::quantise {
@@ -308,7 +309,7 @@ float rotation_norm(int dim) {
 }
 
 TensorPass with_width(TensorPass t, const Rows& rows) {
-  const int bytes = t.element == static_cast<int>(Element::fp32) ? 4 : 2;
+  const int bytes = bytes_of(static_cast<Element>(t.element));
   constexpr int kUnit = 16;
   const auto fits = [&](long long count, long long stride) { return count == 1 || stride * bytes % kUnit == 0; };
   const bool is_wide = t.from_step == 1 && t.dim % 8 == 0 && reinterpret_cast<std::uintptr_t>(t.from) % kUnit == 0 &&

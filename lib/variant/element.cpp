@@ -13,16 +13,22 @@ namespace heed {
 namespace {
 
 template <Element kElement>
-ElementFacts row(Dtype dtype) {
+ElementFacts row(Dtype dtype, double smallest) {
   using Traits = ElementTraits<kElement>;
-  return {kElement,       dtype, Traits::name, Traits::bytes, Traits::digits, std::ldexp(1.0, -Traits::digits),
-          Traits::largest};
+  return {.element = kElement,
+          .dtype = dtype,
+          .name = Traits::name,
+          .bytes = Traits::bytes,
+          .digits = Traits::digits,
+          .roundoff = std::ldexp(1.0, -Traits::digits),
+          .largest = Traits::largest,
+          .smallest = smallest};
 }
 
 const std::array<ElementFacts, 6>& table() {
-  static const std::array all = {row<Element::fp16>(Dtype::fp16), row<Element::bf16>(Dtype::bf16),
-                                 row<Element::fp32>(Dtype::fp32), row<Element::e4m3>(Dtype::e4m3),
-                                 row<Element::e5m2>(Dtype::e5m2), row<Element::int8>(Dtype::int8)};
+  static const std::array all = {row<Element::fp16>(Dtype::fp16, 0x1p-24),  row<Element::bf16>(Dtype::bf16, 0x1p-133),
+                                 row<Element::fp32>(Dtype::fp32, 0x1p-149), row<Element::e4m3>(Dtype::e4m3, 0x1p-9),
+                                 row<Element::e5m2>(Dtype::e5m2, 0x1p-16),  row<Element::int8>(Dtype::int8, 1)};
   return all;
 }
 

@@ -17,6 +17,7 @@ struct ElementFacts {
   int digits;       ///< of the significand
   double roundoff;  ///< half the distance of numbers next to 1, and so the largest relative error of rounding
   double largest;   ///< finite
+  double smallest;  ///< positive: of the subnormal numbers
 };
 
 /// @throws Error(internal) for a value that is no element type

@@ -281,7 +281,7 @@ class Rule {
         most_stages_ = 2;
         // Ahead / at use: b1h8l1024d64 6.15 / 6.21, b1h16l512d64 4.33 / 4.35, b1h12l640d64 4.75 / 4.80; of bf16, which
         // sums what it has rounded, 6.53 / 6.45.
-        if (w_.dtype != Dtype::fp16) c_.barrier_wait = BarrierWait::at_use;
+        if (w_.dtype == Dtype::bf16) c_.barrier_wait = BarrierWait::at_use;
         c_.convert_placement = ConvertPlacement::at_end;
       } else if (c_.softmax_overlap == SoftmaxOverlap::qk_pv) {
         c_.scale_placement = ScalePlacement::step_ahead;

@@ -257,6 +257,10 @@ std::vector<std::int32_t> prefix_lengths_of(const Workload& w) {
   return lengths;
 }
 
+std::size_t size_of(BiasDtype dtype) {
+  return dtype == BiasDtype::boolean ? 1 : size_of(dtype_of(dtype));
+}
+
 BiasElement element_of(BiasDtype dtype) {
   switch (dtype) {
     case BiasDtype::boolean:

@@ -33,6 +33,7 @@ from heed.arena_files import Failure, check_writable, usage, write
 from heed.measure import measure_pair
 
 HEADS, HEADS_KV, DIM = 32, 8, 128
+DTYPES = {"float16": "fp16", "bfloat16": "bf16"}  # as workloads name them
 # Largest elements of pages of 8 bits, of which keys and values of N(0, 1) are up to: 5.6 times their deviation saturates.
 LARGEST = {"fp8_e4m3": 448, "fp8_e5m2": 57344, "int8": 127}
 MOST_SIGMAS = 5.6
@@ -49,7 +50,7 @@ def options_of(arguments):
     parser.add_argument("--granted", type=int, help="tokens of it that the GPU may hold; a quarter by default")
     parser.add_argument("--layers", type=int, default=4, help="layers of a step")
     parser.add_argument("--rows", type=int, default=CHUNK, help="rows of a step of prefill")
-    parser.add_argument("--dtype", default="bfloat16", choices=("float16", "bfloat16"))
+    parser.add_argument("--dtype", default="bfloat16", choices=tuple(DTYPES))
     parser.add_argument("--kv-dtype", choices=tuple(LARGEST), help="pages of 8 bits, measured beside those of --dtype")
     parser.add_argument("--link-bandwidth", type=float, default=0.0, help="of a simulated GPU, bytes per second")
     parser.add_argument("--quads", type=int, default=10, help="interleaved quadruples of blocks of a pair")
@@ -205,7 +206,7 @@ def row_of(torch, options, tokens, rows):
     granted = tokens // 4 if options.granted is None else options.granted
     context = Context(torch, options, tokens, rows)
     mode = "decode" if rows == 1 else "prefill"
-    text = f"b1h{options.heads}hkv{options.heads_kv}l{rows}k{tokens + context.added}d{options.dim}:{'bf16' if options.dtype == 'bfloat16' else 'fp16'}:causal_bottom_right"
+    text = f"b1h{options.heads}hkv{options.heads_kv}l{rows}k{tokens + context.added}d{options.dim}:{DTYPES[options.dtype]}:causal_bottom_right"
     row = {"suite": "offload", "workload": text, "mode": mode, "layers": options.layers, "granted_tokens": granted, "contenders": {}, "refused": {}}
     makers = context.makers(granted)
     count = STEPS if rows == 1 else 1

@@ -187,7 +187,7 @@ TEST_F(Cli, RunRefusesBeforeItWorks) {
                    2, "is the file of the tensors");
     expect_refusal("run --qkv " + in + " -o out.bin --device cpu " + cache(), 2, "must end in .safetensors");
     expect_refusal("run --qkv " + in + " -o /dev/null/x.npy --device cpu " + cache(), dtype == Dtype::bf16 ? 2 : 1,
-                   dtype == Dtype::bf16 ? "no bf16" : "cannot create the folder");
+                   dtype == Dtype::bf16 ? "not bf16" : "cannot create the folder");
   }
   expect_refusal("run -o out.npy --shape b1h1l8d16 --device cpu " + cache(), 2, "no tensors: give --qkv");
   expect_refusal("run --qkv " + in + " --device cpu " + cache(), 2, "--output");

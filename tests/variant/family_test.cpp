@@ -6,6 +6,7 @@
 #include "device/device.hpp"
 #include "testing.hpp"
 #include "variant/dispatch_table.hpp"
+#include "workload/half.hpp"
 
 namespace heed {
 namespace {
@@ -114,6 +115,11 @@ TEST(Elements, AnUnknownOneIsAnError) {
   EXPECT_EQ(facts_of(Element::bf16).roundoff, 0x1p-8);
   EXPECT_EQ(facts_of(Element::fp32).roundoff, 0x1p-24);
   EXPECT_EQ(facts_of(Element::fp16).largest, 65504);
+  for (const Dtype dtype : {Dtype::fp16, Dtype::bf16, Dtype::fp32, Dtype::e4m3, Dtype::e5m2, Dtype::int8}) {
+    const auto smallest = static_cast<float>(facts_of(dtype).smallest);
+    EXPECT_EQ(round_to(dtype, smallest), smallest) << to_string(dtype);
+    EXPECT_EQ(round_to(dtype, 0.49F * smallest), 0) << to_string(dtype);
+  }
   testing_support::expect_error(ErrorCode::internal, "7 is no element type", [] { (void)facts_of(Element{7}); });
   testing_support::expect_error(ErrorCode::internal, "7 is no dtype", [] { (void)facts_of(Dtype{7}); });
   testing_support::expect_error(ErrorCode::usage, "unknown element type \"fp8\"", [] { (void)find_element("fp8"); });

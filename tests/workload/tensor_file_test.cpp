@@ -1,5 +1,6 @@
 #include "tensors/tensor_file.hpp"
 
+#include <fmt/format.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 
@@ -235,8 +236,11 @@ TEST(TensorFile, WritesWhatItReads) {
             tensors.digest);
   EXPECT_EQ(read_file(folder.file("q.npy"), ErrorCode::internal).size() % 64, tensors.q.bytes.size() % 64);
   HostTensor other = tensors.q;
-  other.dtype = Dtype::bf16;
-  expect_error(ErrorCode::invalid_input, "no bf16", [&] { write_npy(folder.file("q.npy"), other); });
+  for (const Dtype dtype : {Dtype::bf16, Dtype::e4m3, Dtype::e5m2, Dtype::int8}) {
+    other.dtype = dtype;
+    expect_error(ErrorCode::invalid_input, fmt::format("not {}", to_string(dtype)),
+                 [&] { write_npy(folder.file("q.npy"), other); });
+  }
 }
 
 TEST(TensorFile, ReadsNpyHeadersOfOtherWriters) {
