@@ -216,9 +216,20 @@ bool may_have_other_form(Refusal refusal) {
     case Refusal::empty:
     case Refusal::scale:
       return true;
-    default:
-      return false;
+    case Refusal::none:
+    case Refusal::dtype:
+    case Refusal::mixed_dtypes:
+    case Refusal::device:
+    case Refusal::head_counts:
+    case Refusal::backend_selection:
+    case Refusal::symbolic_sizes:
+    case Refusal::mask_sizes:
+    case Refusal::feature_tensor:
+    case Refusal::unsupported:
+    case Refusal::count:
+      break;
   }
+  return false;
 }
 
 std::uint64_t PlanKey::hash() const {

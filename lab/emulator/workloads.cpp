@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "heed/heed.hpp"
+#include "verify/other_features.hpp"
 
 namespace heed::emulator {
 namespace {
@@ -34,7 +35,7 @@ std::optional<Workload> shrunk(const Workload& workload, const Sizes& sizes) {
   w.heads = sizes.heads_kv * std::min(group, few);
   w.len_q = std::min(workload.len_q, sizes.len_q);
   w.len_k = std::min(workload.len_k, sizes.len_k);
-  if (sizes.other_layout) w.layout = w.layout == Layout::bhld ? Layout::blhd : Layout::bhld;
+  if (sizes.other_layout) w.layout = verify::other_layout(w.layout);
   // A window of as much of the keys.
   const auto narrow = [&](std::int64_t& side) {
     if (side != Window::kAll && side > 0)

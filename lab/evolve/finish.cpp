@@ -25,9 +25,11 @@ std::string summary_of(record::Ending ending, const measure::Ratio& ratio, const
           "too noisy to say: the best variant reads {:.3f} times as fast as the base, 95% interval "
           "[{:.3f}, {:.3f}]; {}",
           ratio.value, ratio.low, ratio.high, describe(noise, device_is_cpu));
-    default:
-      return "no variant is faster than the base beyond what the base shows against itself";
+    case record::Ending::not_faster:
+    case record::Ending::no_variant:
+      break;
   }
+  return "no variant is faster than the base beyond what the base shows against itself";
 }
 
 record::Alone timed_alone(RunContext& run, const trial::Built& built, double large_us) {

@@ -25,9 +25,13 @@ bool edits_can_mend(Verdict verdict) {
     case Verdict::nondeterministic:
     case Verdict::cheating:
       return true;
-    default:
+    case Verdict::ok:
+    case Verdict::illegal:
+    case Verdict::duplicate:
+    case Verdict::faster_than_floor:
       return false;
   }
+  return false;
 }
 
 // By which each kind of proposer raised what is certain, and how long that took, in trials of the basis.

@@ -203,7 +203,12 @@ std::string evidence_text(const Evidence& e, const Diagnosis& d) {
         return fmt::format("Shared memory is in use for {} of the time; {} of its passes are bank conflicts.",
                            percent(value_of(d.shares, d.bound)), percent(*conflicts));
       break;
-    default:
+    case Bound::tensor:
+    case Bound::exponentials:
+    case Bound::fma:
+    case Bound::issue:
+    case Bound::l2:
+    case Bound::dram:
       break;
   }
   const std::string unit(unit_of(d.bound, gpu));

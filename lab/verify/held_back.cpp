@@ -100,7 +100,7 @@ Workload draw(const Workload& workload, Draw kind, int number, int attempt, Rand
     if (w.flops() > most)
       w.len_q = std::max<std::int64_t>(1, static_cast<std::int64_t>(static_cast<double>(w.len_q) * most / w.flops()));
   }
-  if (random.chance(0.5)) w.layout = w.layout == Layout::bhld ? Layout::blhd : Layout::bhld;
+  if (random.chance(0.5)) w.layout = other_layout(w.layout);
   // One of them has another scale, whatever is drawn.
   if (number == 0 || random.chance(0.5)) w.scale = any_scale(random);
   if (w.has_left_bound()) w.window.left = static_cast<std::int64_t>(random.below(200));

@@ -4,6 +4,7 @@
 #include "verify/chain.hpp"
 #include "verify/gate.hpp"
 #include "verify/other_features.hpp"
+#include "workload/mask.hpp"
 
 namespace heed::verify {
 namespace {
@@ -18,10 +19,9 @@ std::uint64_t bytes_of(const Variant& variant, const Workload& workload, const D
 
 std::vector<Workload> neighbours(const Variant& variant, const Workload& workload) {
   std::vector<Workload> shapes;
-  const auto other = [](Layout layout) { return layout == Layout::bhld ? Layout::blhd : Layout::bhld; };
   if (variant.problem.sizes.len_q > 0) {
     shapes.push_back(workload);
-    if (variant.problem.sizes.o_strides.row == 0) shapes.back().layout = other(workload.layout);
+    if (variant.problem.sizes.o_strides.row == 0) shapes.back().layout = other_layout(workload.layout);
     shapes.back().scale = 0.3;
     return shapes;
   }
@@ -42,11 +42,11 @@ std::vector<Workload> neighbours(const Variant& variant, const Workload& workloa
   add([&](Workload& w) { w.batch = 3, w.heads_kv = 2, w.heads = 2 * group, w.len_q = 77, w.len_k = 129; });
   add([](Workload& w) { w.heads_kv = 2, w.heads = 6, w.len_q = 65, w.len_k = 191; });
   add([&](Workload& w) {
-    w.layout = other(w.layout);
+    w.layout = other_layout(w.layout);
     w.batch = 2, w.heads_kv = 3, w.heads = 3, w.len_q = 50, w.len_k = 70;
   });
   add([](Workload& w) { w.len_q = 33, w.len_k = 47, w.scale = 0.3; });
-  const bool window = workload.mask == Mask::window_top_left || workload.mask == Mask::window_bottom_right;
+  const bool window = is_window(workload.mask);
   if (workload.is_masked())
     for (const Mask mask : {window ? Mask::window_top_left : Mask::causal_top_left,
                             window ? Mask::window_bottom_right : Mask::causal_bottom_right}) {

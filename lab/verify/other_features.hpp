@@ -1,4 +1,5 @@
-/// A workload's features with other numbers: what a launch gives a program, and no program may know beforehand.
+/// A workload's features with other numbers, and its other layout: what a launch gives a program, and no program may
+/// know beforehand.
 #pragma once
 
 #include "base/random.hpp"
@@ -14,6 +15,16 @@ void draw_features(Random& random, Workload& workload);
 /// The workload without the features that a program built for them runs without: all but lengths of ragged batches and
 /// quantised tensors, which its layout and its elements are of.
 Workload without_features(const Workload& workload);
+
+constexpr Layout other_layout(Layout layout) {
+  switch (layout) {
+    case Layout::bhld:
+      return Layout::blhd;
+    case Layout::blhd:
+      return Layout::bhld;
+  }
+  return layout;
+}
 
 /// Whether validate() finds nothing wrong.
 bool is_valid(const Workload& workload);

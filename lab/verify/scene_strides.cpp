@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/random.hpp"
+#include "verify/other_features.hpp"
 
 namespace heed::verify {
 namespace {
@@ -23,7 +24,7 @@ SceneStrides::SceneStrides(Layout layout, std::uint64_t seed) {
     for (std::size_t i = own_.size(); i > 1; --i) std::swap(own_[i - 1].gaps[level], own_[random.below(i)].gaps[level]);
   }
   for (Own& own : own_)
-    if (random.chance(kOtherLayout)) own.layout = layout == Layout::bhld ? Layout::blhd : Layout::bhld;
+    if (random.chance(kOtherLayout)) own.layout = other_layout(layout);
 }
 
 Spread SceneStrides::of(Tensor tensor, const Extent& extent, std::int64_t padding_rows,

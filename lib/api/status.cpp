@@ -31,9 +31,17 @@ heed_status status_of(ErrorCode code) {
       return HEED_BAD_PROGRAMS;
     case ErrorCode::driver:
       return HEED_DRIVER_ERROR;
-    default:
-      return HEED_INTERNAL;
+    case ErrorCode::no_compiler:
+    case ErrorCode::build_failed:
+    case ErrorCode::cache:
+    case ErrorCode::store:
+    case ErrorCode::worker:
+    case ErrorCode::model:
+    case ErrorCode::interrupted:
+    case ErrorCode::internal:
+      break;
   }
+  return HEED_INTERNAL;
 }
 
 }  // namespace heed::api

@@ -58,14 +58,19 @@ Workload sample_workload(Random& random, Dtype dtype, std::int64_t dim, MaskKind
   } while (static_cast<double>(w.batch) * static_cast<double>(w.heads) *
                static_cast<double>(std::max(w.len_q, w.len_k)) * static_cast<double>(dim) >
            kMostElements);
-  w.mask = mask == MaskKind::none ? Mask::none
-           : random.below(2) == 0 ? Mask::causal_top_left
-                                  : Mask::causal_bottom_right;
-  if (mask == MaskKind::window) {
-    // Where every key lies in the window the problem is another one.
-    w.mask = Mask::causal_bottom_right;
-    w.len_k = std::max<std::int64_t>(w.len_k, 130);
-    w.window.left = std::min(w.len_k / 2, log_uniform(random, 64, 4096));
+  const bool at_top_left = mask != MaskKind::none && random.below(2) == 0;
+  switch (mask) {
+    case MaskKind::none:
+      break;
+    case MaskKind::causal:
+      w.mask = at_top_left ? Mask::causal_top_left : Mask::causal_bottom_right;
+      break;
+    case MaskKind::window:
+      // Where every key lies in the window the problem is another one.
+      w.mask = Mask::causal_bottom_right;
+      w.len_k = std::max<std::int64_t>(w.len_k, 130);
+      w.window.left = std::min(w.len_k / 2, log_uniform(random, 64, 4096));
+      break;
   }
   return reduced(w);
 }

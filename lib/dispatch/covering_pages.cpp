@@ -34,8 +34,17 @@ std::vector<CoveringProgram> page_programs(const DeviceFacts& device, const Cove
           w.len_q = 8;
           w.len_k = 8192;
           w.dim = w.dim_v = dim;
-          w.mask = mask == MaskKind::none ? Mask::none : Mask::causal_bottom_right;
-          if (mask == MaskKind::window) w.window.left = 255;
+          switch (mask) {
+            case MaskKind::none:
+              break;
+            case MaskKind::causal:
+              w.mask = Mask::causal_bottom_right;
+              break;
+            case MaskKind::window:
+              w.mask = Mask::causal_bottom_right;
+              w.window.left = 255;
+              break;
+          }
           const QuantisedTensor tensor{.dtype = page, .by = ScaleBy::head, .rows = 1};
           w.quantised = Quantised{.q = std::nullopt, .k = tensor, .v = tensor};
           // A GPU's are for pools alone; NVRTC makes others where they are wanted.

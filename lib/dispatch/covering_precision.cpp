@@ -18,10 +18,16 @@ Workload precision_workload(Dtype dtype, std::int64_t dim, MaskKind mask) {
   w.heads = w.heads_kv = 8;
   w.len_q = w.len_k = 2048;
   w.dim = w.dim_v = dim;
-  w.mask = mask == MaskKind::none ? Mask::none : Mask::causal_top_left;
-  if (mask == MaskKind::window) {
-    w.mask = Mask::causal_bottom_right;
-    w.window.left = 255;
+  switch (mask) {
+    case MaskKind::none:
+      break;
+    case MaskKind::causal:
+      w.mask = Mask::causal_top_left;
+      break;
+    case MaskKind::window:
+      w.mask = Mask::causal_bottom_right;
+      w.window.left = 255;
+      break;
   }
   return w;
 }

@@ -186,7 +186,7 @@ sm90_split::Config sm90_split_default(const Workload& workload, const DeviceFact
   if (dim > 64) c.rowsum = Rowsum::fadd;
   if (causal) {
     c.row_max = RowMax::stale_16;
-    const bool lined_up = workload.mask == Mask::causal_top_left || (workload.len_k - workload.len_q) % 64 == 0;
+    const bool lined_up = mask_bounds(workload).right_offset % 64 == 0;
     // 168 registers hold capped scores or what is seen of the diagonal: with both, 36 bytes are spilled.
     if (lined_up && (workload.softcap == 0 || c.min_blocks != 2)) c.mask_at = MaskAt::probabilities;
   }

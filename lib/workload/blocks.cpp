@@ -27,8 +27,8 @@ std::int64_t floor_divided(std::int64_t a, std::int64_t b) {
 
 OwnBlocks own_blocks(const Workload& w, std::int64_t row_block) {
   const BlockPattern& p = *w.blocks;
-  const bool at_top_left = w.mask == Mask::causal_top_left || w.mask == Mask::window_top_left;
-  const std::int64_t moved = at_top_left ? 0 : w.len_k - w.len_q;
+  // Without a mask as at the bottom right.
+  const std::int64_t moved = w.mask == Mask::none ? w.len_k - w.len_q : w.own_key(0);
   const std::int64_t end = std::min(w.len_q, (row_block + 1) * p.rows);
   return {floor_divided(row_block * p.rows + moved, p.keys), floor_divided(end - 1 + moved, p.keys)};
 }

@@ -7,12 +7,30 @@
 namespace heed {
 
 constexpr bool is_window(Mask mask) {
-  return mask == Mask::window_top_left || mask == Mask::window_bottom_right;
+  switch (mask) {
+    case Mask::none:
+    case Mask::causal_top_left:
+    case Mask::causal_bottom_right:
+      return false;
+    case Mask::window_top_left:
+    case Mask::window_bottom_right:
+      return true;
+  }
+  return false;
 }
 
 /// Whether a query's own key counts from the end of its entry's lengths.
 constexpr bool is_aligned_to_the_end(Mask mask) {
-  return mask == Mask::causal_bottom_right || mask == Mask::window_bottom_right;
+  switch (mask) {
+    case Mask::none:
+    case Mask::causal_top_left:
+    case Mask::window_top_left:
+      return false;
+    case Mask::causal_bottom_right:
+    case Mask::window_bottom_right:
+      return true;
+  }
+  return false;
 }
 
 /// The bounds that kernels need: a window without a left bound is a causal mask with another right offset. Bounds that

@@ -18,7 +18,7 @@ bool Workload::has_right_bound() const {
 }
 
 std::int64_t Workload::own_key(std::int64_t row) const {
-  return row + (mask == Mask::causal_bottom_right || mask == Mask::window_bottom_right ? len_k - len_q : 0);
+  return row + (is_aligned_to_the_end(mask) ? len_k - len_q : 0);
 }
 
 KeyRange Workload::keys_of(std::int64_t row) const {

@@ -78,7 +78,10 @@ TEST(Blocks, PatternsStandForTheirLists) {
   EXPECT_EQ(drawn("b1h1l256d64:blocks=128x64/window0"), "##.. ..## ");
   EXPECT_EQ(drawn("b1h1l256d64:blocks=64x128/window0"), "#. #. .# .# ");
   EXPECT_EQ(drawn("b1h1l128k256d64:blocks=64/window0"), "..#. ...# ");
+  EXPECT_EQ(drawn("b1h1l128k256d64:causal_bottom_right:blocks=64/window0"), "..#. ...# ");
+  EXPECT_EQ(drawn("b1h1l128k256d64:window=-1/5:blocks=64/window0"), "..#. ...# ");
   EXPECT_EQ(drawn("b1h1l128k256d64:causal_top_left:blocks=64/window0"), "#... .#.. ");
+  EXPECT_EQ(drawn("b1h1l128k256d64:window_top_left=-1/5:blocks=64/window0"), "#... .#.. ");
   EXPECT_EQ(drawn("b1h1l256k128d64:blocks=64/window0"), ".. .. #. .# ");
 }
 
