@@ -36,8 +36,7 @@ nlohmann::json comparisons_in(const std::filesystem::path& file, const nlohmann:
   nlohmann::json all = report::evidence_header(kWhat, device, sources);
   all["rows"] = nlohmann::json::array();
   if (!std::filesystem::is_regular_file(file)) return all;
-  const nlohmann::json before =
-      nlohmann::json::parse(read_file(file, ErrorCode::usage), nullptr, /*allow_exceptions=*/false);
+  const nlohmann::json before = parse_json(read_file(file, ErrorCode::usage));
   const bool is_same = before.is_object() && before.value("what", nlohmann::json()) == kWhat &&
                        before.value("device", nlohmann::json()) == all["device"] &&
                        before.value("source_digest", nlohmann::json()) == all["source_digest"] &&

@@ -4,9 +4,9 @@
 
 #include "cli/champion_builds.hpp"
 #include "compile/embedded.hpp"
+#include "json/fields.hpp"
 #include "json/text.hpp"
 #include "report/champions.hpp"
-#include "report/json_fields.hpp"
 #include "report/outcome.hpp"
 #include "verdict/verdict.hpp"
 
@@ -28,12 +28,12 @@ dispatch::TunedEntry entry_of(const store::RunRecord& run) {
   if (report::was_too_noisy(run.result)) refuse_run(run.id, "the machine was too noisy to say that anything is faster");
   const auto table = dispatch::TunedTable::parse(json_text(report::champions_of({run})), fmt::format("run {}", run.id));
   if (table.entries().empty() || table.entries().front().variant.empty()) {
-    const json& ratio = report::member(report::member(run.result, "final"), "ratio");
+    const json& ratio = fields::member(fields::member(run.result, "final"), "ratio");
     refuse_run(
         run.id,
         ratio.is_object()
             ? fmt::format("nothing in it is shown to be faster than its base; the best is {:.4f} [{:.4f}, {:.4f}]",
-                          report::number(ratio, "value"), report::number(ratio, "low"), report::number(ratio, "high"))
+                          fields::number(ratio, "value"), fields::number(ratio, "low"), fields::number(ratio, "high"))
             : "none of its trials passed the gate and was measured");
   }
   return table.entries().front();

@@ -29,7 +29,7 @@ inline void write_choice(const std::string& path, const std::string& layer, nloh
   const FileLock lock(path, ErrorCode::store);
   nlohmann::json file = {{"layers", nlohmann::json::object()}};
   if (std::filesystem::exists(path)) {
-    file = nlohmann::json::parse(read_file(path, ErrorCode::usage), nullptr, false);
+    file = parse_json(read_file(path, ErrorCode::usage));
     if (!file.is_object() || !file.contains("layers") || !file["layers"].is_object())
       throw Error(ErrorCode::usage,
                   fmt::format("{} is there and no file of choices; give --choices another name", path), path);

@@ -137,7 +137,7 @@ void write(const InsightsOptions& o) {
 }
 
 void read(const InsightsOptions& o) {
-  const json document = json::parse(read_file(o.file, ErrorCode::usage), nullptr, false);
+  const json document = parse_json(read_file(o.file, ErrorCode::usage));
   if (!document.is_object() || !document.contains("observations") || !document["observations"].is_array())
     throw Error(ErrorCode::usage, fmt::format("{} is no file of insights; heed insights export writes one", o.file),
                 o.file);

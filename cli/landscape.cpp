@@ -23,7 +23,7 @@ using landscape::Landscape;
 using nlohmann::json;
 
 Landscape read_landscape(const std::string& path) {
-  const json document = json::parse(read_file(path, ErrorCode::usage), nullptr, false);
+  const json document = parse_json(read_file(path, ErrorCode::usage));
   if (document.is_discarded()) throw Error(ErrorCode::usage, fmt::format("{} is no JSON", path), path);
   return landscape::landscape_from_json(document, path);
 }

@@ -22,7 +22,7 @@ GrowingEvidence::GrowingEvidence(std::string path, const std::string& what, cons
 void GrowingEvidence::resume(const std::string& setting) {
   std::error_code error;
   if (path_.empty() || !std::filesystem::exists(path_, error)) return;
-  const auto earlier = nlohmann::json::parse(read_file(path_, ErrorCode::store), nullptr, /*allow_exceptions=*/false);
+  const auto earlier = parse_json(read_file(path_, ErrorCode::store));
   for (const std::string& field : {std::string("what"), std::string("device"), std::string("source_digest"), setting})
     if (!earlier.is_object() || earlier.value(field, nlohmann::json()) != document_.value(field, nlohmann::json()))
       throw Error(

@@ -173,7 +173,7 @@ json under_tool(const LibraryCasesOptions& o, std::string_view tool) {
   std::error_code error;
   const std::string text = fs::exists(path, error) ? read_file(path, ErrorCode::cache) : "";
   fs::remove(path, error);
-  const json document = json::parse(text, nullptr, /*allow_exceptions=*/false);
+  const json document = parse_json(text);
   json row = {{"cases_passed", 0}, {"cases_refused", 0}, {"families", json::object()}, {"failures", json::array()}};
   if (document.is_object() && !document["rows"].empty()) row = document["rows"][0];
   row.update({{"tool", tool},

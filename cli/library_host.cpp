@@ -6,6 +6,7 @@
 #include "api/problem.hpp"
 #include "base/files.hpp"
 #include "cli/library.hpp"
+#include "json/fields.hpp"
 #include "json/text.hpp"
 #include "measure/statistics.hpp"
 #include "process/interrupt.hpp"
@@ -160,11 +161,14 @@ std::string host_text(const nlohmann::json& rows) {
 
 // The table of what was measured before, as today's program draws it; into a file where one is named.
 int show(const LibraryHostOptions& o) {
-  nlohmann::json evidence =
-      nlohmann::json::parse(read_file(o.show, ErrorCode::usage), nullptr, /*allow_exceptions=*/false);
-  if (!evidence.is_object() || evidence.value("what", "") != "library" || !evidence.contains("rows"))
+  nlohmann::json evidence = parse_json(read_file(o.show, ErrorCode::usage));
+  const std::string table = [&] {
+    try {
+      if (fields::text_of(evidence, "what") == "library") return host_text(evidence.at("rows"));
+    } catch (const nlohmann::json::exception&) {
+    }
     throw Error(ErrorCode::usage, fmt::format("{} is not what heed library host --evidence writes", o.show), o.show);
-  const std::string table = host_text(evidence["rows"]);
+  }();
   evidence["table"] = table;
   if (!o.evidence.empty()) write_file_atomically(o.evidence, json_text(evidence, 1) + "\n", ErrorCode::store);
   print(table);

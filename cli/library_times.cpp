@@ -7,6 +7,7 @@
 #include "base/random.hpp"
 #include "cli/library.hpp"
 #include "conformance/plan_block.hpp"
+#include "json/fields.hpp"
 #include "json/text.hpp"
 #include "process/interrupt.hpp"
 #include "record/json.hpp"
@@ -34,20 +35,20 @@ struct Wanted {
 
 // Of an arena's evidence the rows of warm graphs; on a CPU these are blocks of calls.
 std::vector<Wanted> wanted_of_arena(const std::string& path, const DeviceFacts& device) {
-  const json arena = json::parse(read_file(path, ErrorCode::usage), nullptr, /*allow_exceptions=*/false);
+  const json arena = parse_json(read_file(path, ErrorCode::usage));
   const auto broken = [&](const std::string& what) {
     return Error(ErrorCode::usage, fmt::format("{} {}; give a file that python -m heed.arena wrote", path, what), path);
   };
-  if (!arena.is_object() || arena.value("what", "") != "arena" || !arena.contains("rows"))
+  if (!arena.is_object() || fields::text_of(arena, "what") != "arena" || !arena.contains("rows"))
     throw broken("is no evidence of an arena");
-  if (arena.value("device", "") != device.name)
+  if (const std::string there = fields::text_of(arena, "device"); there != device.name)
     throw broken(
-        fmt::format("was measured on {}, and this is {}", arena.value("device", "another device"), device.name));
+        fmt::format("was measured on {}, and this is {}", there.empty() ? "another device" : there, device.name));
   std::vector<Wanted> wanted;
   for (const json& row : arena["rows"])
-    if (row.value("mode", "") == "graph_warm" && row.contains("heed_us") && row.contains("config"))
-      wanted.push_back({parse_workload(row.value("workload", "")), with_current_names(row.value("config", "")),
-                        row.value("heed_us", 0.0)});
+    if (fields::text_of(row, "mode") == "graph_warm" && row.contains("heed_us") && row.contains("config"))
+      wanted.push_back({parse_workload(fields::text_of(row, "workload")),
+                        with_current_names(fields::text_of(row, "config")), fields::number(row, "heed_us")});
   if (wanted.empty()) throw broken("has no row of warm graphs with a time of Heed's");
   return wanted;
 }

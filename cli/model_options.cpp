@@ -4,6 +4,7 @@
 
 #include "base/text.hpp"
 #include "heed/heed.hpp"
+#include "json/text.hpp"
 #include "prompts/prompt.hpp"
 #include "propose/panel.hpp"
 
@@ -83,7 +84,7 @@ record::ModelOptions ModelArguments::chosen(const CLI::App& app) const {
   // A mailbox is answered by people: without end where nothing is said.
   if (!o.mailbox.empty() && app.count("--reply-limit") == 0) o.reply_limit_s = 0;
   if (!request_fields.empty()) {
-    o.request_fields = nlohmann::json::parse(request_fields, nullptr, false);
+    o.request_fields = parse_json(request_fields);
     if (!o.request_fields.is_object())
       throw Error(ErrorCode::usage, fmt::format("--request-fields takes a JSON object; {} is none", request_fields),
                   request_fields);

@@ -79,9 +79,7 @@ void add_champions(CLI::App& app, int& exit_code) {
       expect_writable(o->output, ErrorCode::store);
       nlohmann::json all = champions;
       if (std::filesystem::exists(o->output))
-        all = report::merge_champions(
-            nlohmann::json::parse(read_file(o->output, ErrorCode::store), nullptr, /*allow_exceptions=*/false),
-            champions);
+        all = report::merge_champions(parse_json(read_file(o->output, ErrorCode::store)), champions);
       write_file_atomically(o->output, json_text(all, 1) + "\n", ErrorCode::store);
     }
     print(o->json ? json_text(champions, 1) + "\n" : report::champions_text(champions));

@@ -6,6 +6,7 @@
 #include <map>
 
 #include "base/text.hpp"
+#include "json/fields.hpp"
 
 namespace heed::insights {
 namespace {
@@ -25,11 +26,6 @@ std::map<std::string, std::string> knobs_of(std::string_view config) {
     if (equals != std::string::npos) knobs[setting.substr(0, equals)] = setting.substr(equals + 1);
   }
   return knobs;
-}
-
-std::string text_at(const nlohmann::json& json, const char* name) {
-  const auto at = json.is_object() ? json.find(name) : json.end();
-  return at != json.end() && at->is_string() ? at->get<std::string>() : std::string();
 }
 
 bool decides(const ObservationRecord& o) {
@@ -61,8 +57,8 @@ std::vector<ObservationRecord> harvest(const RunRecord& run, const std::vector<T
   std::vector<ObservationRecord> found;
   ObservationRecord common;
   common.workload = run.workload;
-  common.arch = text_at(run.device, "arch");
-  common.device = text_at(run.device, "name");
+  common.arch = fields::text_of(run.device, "arch");
+  common.device = fields::text_of(run.device, "name");
 
   const auto add = [&](ObservationRecord one) {
     if (decides(one)) found.push_back(std::move(one));
@@ -71,18 +67,18 @@ std::vector<ObservationRecord> harvest(const RunRecord& run, const std::vector<T
     if (!before.ok() || !after.ok() || family_of(before.config) != family_of(after.config)) return;
     ObservationRecord one = common;
     const std::vector<KnobChange> changes = changes_between(before.config, after.config);
-    if (changes.size() == 1 && text_at(before.edits, "tokens") == text_at(after.edits, "tokens")) {
+    if (changes.size() == 1 && fields::text_of(before.edits, "tokens") == fields::text_of(after.edits, "tokens")) {
       one.change = text_of(changes.front());
     } else if (changes.empty() && before.edits.is_null() && after.edits.is_object()) {
-      one.change = fmt::format("source {}", text_at(after.edits, "tokens"));
-      one.diff = text_at(after.edits, "diff");
+      one.change = fmt::format("source {}", fields::text_of(after.edits, "tokens"));
+      one.diff = fields::text_of(after.edits, "diff");
       one.sentence = after.why;
     } else {
       return;
     }
     one.family = family_of(after.config);
-    one.bound_before = text_at(before.diagnosis, "bound");
-    one.bound_after = text_at(after.diagnosis, "bound");
+    one.bound_before = fields::text_of(before.diagnosis, "bound");
+    one.bound_after = fields::text_of(after.diagnosis, "bound");
     one.ratio = after.ratio / before.ratio;
     one.low = after.ratio_low / before.ratio_high;
     one.high = after.ratio_high / before.ratio_low;
@@ -94,7 +90,7 @@ std::vector<ObservationRecord> harvest(const RunRecord& run, const std::vector<T
 
   TrialRecord base;
   base.number = -1;
-  base.config = text_at(run.base, "describe");
+  base.config = fields::text_of(run.base, "describe");
   base.ratio = base.ratio_low = base.ratio_high = 1;
   base.diagnosis = nlohmann::json::object();
   for (const TrialRecord& trial : trials) {
@@ -108,17 +104,18 @@ std::vector<ObservationRecord> harvest(const RunRecord& run, const std::vector<T
   if (rows == run.result.end() || !rows->is_array()) return found;
   for (const nlohmann::json& row : *rows) {
     if (!row.is_object() || !row.contains("bought") || !row["bought"].is_object()) continue;
-    if (text_at(row, "knob") == "edits") continue;  // all edits of a champion together are no single change
+    if (fields::text_of(row, "knob") == "edits") continue;  // all edits of a champion together are no single change
     const auto number = [&](const char* name) {
       return row["bought"].contains(name) && row["bought"][name].is_number() ? row["bought"][name].get<double>() : 0.0;
     };
     ObservationRecord one = common;
-    one.family = family_of(text_at(row, "config"));
-    one.change = text_of({text_at(row, "knob"), text_at(row, "default"), text_at(row, "champion")});
+    one.family = family_of(fields::text_of(row, "config"));
+    one.change =
+        text_of({fields::text_of(row, "knob"), fields::text_of(row, "default"), fields::text_of(row, "champion")});
     one.ratio = number("value");
     one.low = number("low");
     one.high = number("high");
-    one.origin = fmt::format("run {} of {}, ablation of {}", run.id, run.created, text_at(row, "knob"));
+    one.origin = fmt::format("run {} of {}, ablation of {}", run.id, run.created, fields::text_of(row, "knob"));
     one.created = run.created;
     add(std::move(one));
   }

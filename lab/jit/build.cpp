@@ -17,6 +17,7 @@
 #include "jit/elf.hpp"
 #include "jit/machine_code.hpp"
 #include "jit/shared_object.hpp"
+#include "json/text.hpp"
 #include "process/interrupt.hpp"
 #include "process/timeline.hpp"
 
@@ -197,7 +198,7 @@ std::optional<Artifact> Cache::find(const std::string& key, const std::string& e
   std::error_code error;
   if (!fs::exists(record, error)) return std::nullopt;
   try {
-    const auto json = nlohmann::json::parse(read_file(record, ErrorCode::cache));
+    const auto json = parse_json(read_file(record, ErrorCode::cache));
     if (json.at("digest").get<std::string>() == digest(read_file(binary, ErrorCode::cache))) {
       Artifact artifact = from_json(json);
       artifact.path = binary;

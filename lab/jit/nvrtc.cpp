@@ -18,6 +18,7 @@
 #include "jit/build.hpp"
 #include "jit/confined_build.hpp"
 #include "jit/toolchain.hpp"
+#include "json/text.hpp"
 #include "process/process.hpp"
 
 namespace heed::jit {
@@ -56,7 +57,7 @@ class NvrtcToolchain final : public Toolchain {
               .violation = {},
               .processor_s = run.processor_s,
               .killed = false};
-    const auto answer = nlohmann::json::parse(run.output, nullptr, /*allow_exceptions=*/false);
+    const auto answer = parse_json(run.output);
     if (!run.ok() || !answer.is_object()) {
       const std::string limit = limit_met(run);
       return {.ok = false,
@@ -101,7 +102,7 @@ int run_nvrtc_child() {
   nlohmann::json answer;
   try {
     const std::string text((std::istreambuf_iterator<char>(std::cin)), std::istreambuf_iterator<char>());
-    const auto order = nlohmann::json::parse(text);
+    const auto order = parse_json(text);
     compile::GpuSource source{
         .source = order.at("source").get<std::string>(), .headers = {}, .arch = order.at("arch").get<std::string>()};
     for (const auto& [path, content] : order.at("headers").items())

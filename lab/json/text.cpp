@@ -25,6 +25,10 @@ void name_non_finite(nlohmann::json& json) {
 
 }  // namespace
 
+nlohmann::json parse_json(std::string_view text) {
+  return nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+}
+
 std::string json_text(const nlohmann::json& json, int indent) {
   constexpr auto kReplace = nlohmann::json::error_handler_t::replace;
   if (all_finite(json)) return json.dump(indent, ' ', false, kReplace);

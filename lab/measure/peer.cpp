@@ -6,6 +6,7 @@
 
 #include "base/text.hpp"
 #include "compile/embedded.hpp"
+#include "json/text.hpp"
 #include "process/line_process.hpp"
 #include "process/process.hpp"
 #include "workload/features.hpp"
@@ -62,7 +63,7 @@ SdpaPeer::SdpaPeer(const std::string& python, const Workload& w, const DeviceFac
                                 {"seed", seed % 1'000'000'007},
                                 {"hybrid", with_hybrid}};
   const auto line = process_->ask(hello.dump(), kStartLimit_s);
-  const auto answer = line ? nlohmann::json::parse(*line, nullptr, /*allow_exceptions=*/false) : nlohmann::json();
+  const auto answer = line ? parse_json(*line) : nlohmann::json();
   if (!answer.is_object() || answer.contains("error")) {
     const std::string complaints = trim(process_->complaints());
     reason_ = answer.is_object()
@@ -86,7 +87,7 @@ Block SdpaPeer::block(const std::string& backend) {
     const nlohmann::json request = {
         {"op", "time"}, {"backend", backend.substr(5)}, {"replays", timing_.replays}, {"warm_up_ms", gpu_ ? 5 : 0}};
     const auto line = process_ ? process_->ask(request.dump(), kTimeLimit_s) : std::nullopt;
-    const auto answer = line ? nlohmann::json::parse(*line, nullptr, /*allow_exceptions=*/false) : nlohmann::json();
+    const auto answer = line ? parse_json(*line) : nlohmann::json();
     if (!answer.is_object() || !answer.contains("us"))
       throw Error(ErrorCode::worker, fmt::format("PyTorch's {} backend failed: {}", backend,
                                                  answer.is_object() ? answer.value("error", std::string("no times"))
@@ -98,7 +99,7 @@ Block SdpaPeer::block(const std::string& backend) {
 double SdpaPeer::max_abs_error(const std::string& backend) {
   const nlohmann::json request = {{"op", "error"}, {"backend", backend.substr(5)}};
   const auto line = process_ ? process_->ask(request.dump(), kTimeLimit_s) : std::nullopt;
-  const auto answer = line ? nlohmann::json::parse(*line, nullptr, /*allow_exceptions=*/false) : nlohmann::json();
+  const auto answer = line ? parse_json(*line) : nlohmann::json();
   return answer.is_object() ? answer.value("max_abs", -1.0) : -1.0;
 }
 

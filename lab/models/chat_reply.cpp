@@ -3,10 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "base/text.hpp"
 #include "heed/heed.hpp"
+#include "json/fields.hpp"
 #include "json/integer.hpp"
+#include "json/text.hpp"
 #include "models/event_stream.hpp"
 
 namespace heed::models {
@@ -68,11 +71,6 @@ const Json* choice_of(const Json& body) {
   return &choices->front();
 }
 
-std::string finish_of(const Json& choice) {
-  const auto at = choice.find("finish_reason");
-  return at != choice.end() && at->is_string() ? at->get<std::string>() : std::string();
-}
-
 Reply of_stream(const std::string& body) {
   Reply reply;
   bool has_ended = false;
@@ -81,18 +79,18 @@ Reply of_stream(const std::string& body) {
       has_ended = true;
       break;
     }
-    const Json chunk = Json::parse(data, nullptr, false);
+    const Json chunk = parse_json(data);
     if (chunk.is_discarded())
       refuse(fmt::format("the endpoint's stream holds an event that is no JSON: {}", first_line_of(data)),
              first_line_of(data));
     expect_no_error(chunk);
-    if (chunk.contains("model") && chunk["model"].is_string()) reply.model = chunk["model"];
+    if (std::string model = fields::text_of(chunk, "model"); !model.empty()) reply.model = std::move(model);
     take_usage(chunk, reply.usage);
     const Json* choice = choice_of(chunk);
     if (choice == nullptr) continue;  // the last chunk holds the usage alone
     if (const auto delta = choice->find("delta"); delta != choice->end() && delta->is_object())
       reply.text += text_at(*delta, "content");
-    if (const std::string finish = finish_of(*choice); !finish.empty()) {
+    if (const std::string finish = fields::text_of(*choice, "finish_reason"); !finish.empty()) {
       has_ended = true;
       reply.is_cut_off = finish == "length";
     }
@@ -102,7 +100,7 @@ Reply of_stream(const std::string& body) {
 }
 
 Reply of_object(const std::string& body) {
-  const Json json = Json::parse(body, nullptr, false);
+  const Json json = parse_json(body);
   if (json.is_discarded())
     refuse(body.empty() ? "the endpoint sent an empty reply"
                         : fmt::format("the endpoint's reply is no JSON: {}", first_line_of(body)),
@@ -111,11 +109,11 @@ Reply of_object(const std::string& body) {
   const Json* choice = choice_of(json);
   if (choice == nullptr) refuse("the endpoint's reply holds no choices", first_line_of(body));
   Reply reply;
-  if (json.contains("model") && json["model"].is_string()) reply.model = json["model"];
+  reply.model = fields::text_of(json, "model");
   take_usage(json, reply.usage);
   if (const auto message = choice->find("message"); message != choice->end() && message->is_object())
     reply.text = text_at(*message, "content");
-  reply.is_cut_off = finish_of(*choice) == "length";
+  reply.is_cut_off = fields::text_of(*choice, "finish_reason") == "length";
   return reply;
 }
 
@@ -132,7 +130,7 @@ Reply chat_reply(const HttpReply& reply) {
 }
 
 std::string refusal_of(const HttpReply& reply) {
-  const Json json = Json::parse(reply.body, nullptr, false);
+  const Json json = parse_json(reply.body);
   if (json.is_object()) {
     for (const char* name : {"error", "detail", "message"}) {
       const auto at = json.find(name);

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "base/files.hpp"
+#include "json/text.hpp"
 
 namespace heed::models {
 namespace {
@@ -16,7 +17,7 @@ constexpr double kTokensAPrice = 1e6;
 
 Prices Prices::from_file(const std::filesystem::path& path) {
   const std::string text = read_file(path, ErrorCode::usage);
-  const nlohmann::json json = nlohmann::json::parse(text, nullptr, false);
+  const nlohmann::json json = parse_json(text);
   if (json.is_discarded())
     throw Error(ErrorCode::usage, fmt::format("the file of prices {} is no JSON", path.string()), path.string());
   return from_json(json, path.string());

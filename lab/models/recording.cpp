@@ -50,7 +50,8 @@ Replay::Replay(const std::filesystem::path& file) : file_(file) {
     ++number;
     if (trim(line).empty()) continue;
     try {
-      const nlohmann::json json = nlohmann::json::parse(line);
+      const nlohmann::json json = parse_json(line);
+      if (!json.is_object()) throw Error(ErrorCode::usage, "it is no JSON object");
       Exchange exchange;
       // A recording without the prompts, which take nearly all of its bytes, names them by their digests.
       exchange.digest = json.contains("messages") ? digest_of(json["messages"].get<Conversation>())

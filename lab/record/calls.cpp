@@ -6,36 +6,30 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "json/fields.hpp"
+#include "json/text.hpp"
+
 namespace heed::record {
 namespace {
 
+using fields::member;
 using nlohmann::json;
 
 constexpr int kSchema = 1;
 constexpr std::string_view kWhat = "calls";
 constexpr std::string_view kWriter = "heed.record(\"calls.json\") of the Python package heed writes one";
 
-std::string text_of(const json& value) {
-  return value.dump(-1, ' ', false, json::error_handler_t::replace);
-}
-
-const json& member(const json& object, const char* key) {
-  static const json none;
-  const auto at = object.find(key);
-  return at == object.end() ? none : *at;
-}
-
 // A row of a file, and the place it is named by.
 class Row {
  public:
   Row(const json& row, std::string place) : row_(row), place_(std::move(place)) {
-    if (!row.is_object()) refuse("is no object", text_of(row));
+    if (!row.is_object()) refuse("is no object", json_text(row));
   }
 
   [[nodiscard]] std::string text(const char* key, bool needed) const {
     const json& value = member(row_, key);
     if (value.is_null() && !needed) return "";
-    if (!value.is_string()) refuse(fmt::format("has {} where the text \"{}\" belongs", text_of(value), key), value);
+    if (!value.is_string()) refuse(fmt::format("has {} where the text \"{}\" belongs", json_text(value), key), value);
     return value.get<std::string>();
   }
 
@@ -44,9 +38,9 @@ class Row {
     const bool fits =
         value.is_number_integer() && (!value.is_number_unsigned() || value.get<std::uint64_t>() < 1U << 31U);
     if (!fits || value.get<std::int64_t>() < 1)
-      refuse(
-          fmt::format("has {} where the number of calls, \"calls\", belongs: a whole number from 1 on", text_of(value)),
-          value);
+      refuse(fmt::format("has {} where the number of calls, \"calls\", belongs: a whole number from 1 on",
+                         json_text(value)),
+             value);
     return value.get<std::int64_t>();
   }
 
@@ -55,7 +49,7 @@ class Row {
     if (value.is_null()) return 0;
     if (!value.is_number() || !std::isfinite(value.get<double>()) || value.get<double>() < 0)
       refuse(
-          fmt::format("has {} where the time of the calls, \"seconds\", belongs: a number from 0 on", text_of(value)),
+          fmt::format("has {} where the time of the calls, \"seconds\", belongs: a number from 0 on", json_text(value)),
           value);
     return value.get<double>();
   }
@@ -72,7 +66,7 @@ class Row {
 
  private:
   [[noreturn]] void refuse(const std::string& what, const json& value) const {
-    throw Error(ErrorCode::usage, fmt::format("{} {}", place_, what), text_of(value));
+    throw Error(ErrorCode::usage, fmt::format("{} {}", place_, what), json_text(value));
   }
 
   const json& row_;
@@ -93,7 +87,7 @@ void add(std::vector<Calls>& all, const Calls& more) {
 }  // namespace
 
 RecordedCalls parse_calls(std::string_view text, std::string_view name) {
-  const json document = json::parse(text, nullptr, /*allow_exceptions=*/false);
+  const json document = parse_json(text);
   const auto refuse = [&](const std::string& what) {
     throw Error(ErrorCode::usage, fmt::format("{} {}; {}", name, what, kWriter), std::string(name));
   };
@@ -101,7 +95,7 @@ RecordedCalls parse_calls(std::string_view text, std::string_view name) {
   if (!document.is_object() || member(document, "what") != kWhat || !member(document, "rows").is_array())
     refuse("holds no calls of a model");
   if (member(document, "schema") != kSchema)
-    refuse(fmt::format("is of schema {}; this Heed reads schema {}", text_of(member(document, "schema")), kSchema));
+    refuse(fmt::format("is of schema {}; this Heed reads schema {}", json_text(member(document, "schema")), kSchema));
   RecordedCalls recorded;
   if (const json& device = member(document, "device"); device.is_string()) recorded.device = device.get<std::string>();
   std::size_t number = 0;

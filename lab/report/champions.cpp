@@ -6,11 +6,16 @@
 #include <tuple>
 
 #include "heed/heed.hpp"
-#include "report/json_fields.hpp"
+#include "json/fields.hpp"
 #include "report/outcome.hpp"
 #include "report/table.hpp"
 
 namespace heed::report {
+
+using fields::member;
+using fields::number;
+using fields::text_of;
+
 namespace {
 
 using nlohmann::json;

@@ -4,11 +4,16 @@
 
 #include <algorithm>
 
-#include "report/json_fields.hpp"
+#include "json/fields.hpp"
 #include "report/table.hpp"
 #include "report/values.hpp"
 
 namespace heed::report {
+
+using fields::member;
+using fields::number;
+using fields::text_of;
+
 namespace {
 
 using nlohmann::json;

@@ -6,11 +6,16 @@
 
 #include "base/files.hpp"
 #include "base/version.hpp"
+#include "json/fields.hpp"
+#include "json/text.hpp"
 #include "quantise/modes.hpp"
-#include "report/json_fields.hpp"
 #include "report/table.hpp"
 
 namespace heed::report {
+
+using fields::number;
+using fields::text_of;
+
 namespace fs = std::filesystem;
 using nlohmann::json;
 
@@ -99,7 +104,7 @@ void read_evidence(const fs::path& path, const Sources& today, const ProgramsOf&
     file.problem = error.what();
     return;
   }
-  const json content = json::parse(bytes, nullptr, /*allow_exceptions=*/false);
+  const json content = parse_json(bytes);
   if (!content.is_object()) {
     file.problem = "no JSON object";
     return;

@@ -3,9 +3,12 @@
 #include <fmt/format.h>
 
 #include "base/text.hpp"
-#include "report/json_fields.hpp"
+#include "json/fields.hpp"
 
 namespace heed::report {
+
+using fields::member;
+using fields::number;
 
 double ModelStatistics::validity() const {
   const int judged = edits - duplicates;

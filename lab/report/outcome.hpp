@@ -8,34 +8,35 @@
 #include <string>
 
 #include "base/faster.hpp"
-#include "report/json_fields.hpp"
+#include "json/fields.hpp"
 #include "store/store.hpp"
 
 namespace heed::report {
 
 /// The referee that judged a run: the first where it names none.
 inline int referee_of(const store::RunRecord& run) {
-  const int named = static_cast<int>(number(run.options, "referee"));
+  const int named = static_cast<int>(fields::number(run.options, "referee"));
   return named > 0 ? named : 1;
 }
 
 /// @param result of a finished run
 inline bool has_champion(const nlohmann::json& result) {
   return result.is_object() &&
-         is_faster(number(member(member(result, "final"), "ratio"), "low"), number(result, "self_spread"));
+         is_faster(fields::number(fields::member(fields::member(result, "final"), "ratio"), "low"),
+                   fields::number(result, "self_spread"));
 }
 
 /// Whether a finished run ended without a word on whether anything is faster, because of noise.
 /// @param result of a finished run
 inline bool was_too_noisy(const nlohmann::json& result) {
-  const nlohmann::json& ratio = member(member(result, "final"), "ratio");
-  return ratio.is_object() &&
-         is_too_noisy_to_say(number(ratio, "low"), number(ratio, "high"), number(result, "self_spread"));
+  const nlohmann::json& ratio = fields::member(fields::member(result, "final"), "ratio");
+  return ratio.is_object() && is_too_noisy_to_say(fields::number(ratio, "low"), fields::number(ratio, "high"),
+                                                  fields::number(result, "self_spread"));
 }
 
 /// "faster", "not_faster", "too_noisy", or what kept the run from a final comparison.
 inline std::string outcome_of(const nlohmann::json& result) {
-  if (!member(result, "final").is_object()) return text_of(result, "outcome");
+  if (!fields::member(result, "final").is_object()) return fields::text_of(result, "outcome");
   if (has_champion(result)) return "faster";
   return was_too_noisy(result) ? "too_noisy" : "not_faster";
 }
@@ -49,15 +50,15 @@ inline constexpr double kLongerInCompany = 1.05;
 /// Else empty.
 /// @param result of a finished run
 inline std::string slower_in_company(const nlohmann::json& result) {
-  const double alone_us = number(member(result, "final"), "trial_us");
+  const double alone_us = fields::number(fields::member(result, "final"), "trial_us");
   double longest_us = 0;
   std::string peer;
-  for (const nlohmann::json& row : member(member(result, "peers"), "rows"))
-    if (const double us = number(row, "champion_us"); us > longest_us) {
+  for (const nlohmann::json& row : fields::member(fields::member(result, "peers"), "rows"))
+    if (const double us = fields::number(row, "champion_us"); us > longest_us) {
       longest_us = us;
-      peer = text_of(row, "backend");
+      peer = fields::text_of(row, "backend");
     }
-  const double allowed = kLongerInCompany + std::max(0.0, number(result, "self_spread"));
+  const double allowed = kLongerInCompany + std::max(0.0, fields::number(result, "self_spread"));
   if (alone_us <= 0 || longest_us <= alone_us * allowed) return "";
   return fmt::format(
       "beside {} the champion takes {:.2f} us, {:.2f} times as long as without; the ratios to PyTorch are of there, "

@@ -7,9 +7,9 @@
 #include <optional>
 
 #include "base/text.hpp"
+#include "json/fields.hpp"
 #include "report/charts.hpp"
 #include "report/html_table.hpp"
-#include "report/json_fields.hpp"
 #include "report/outcome.hpp"
 #include "report/run_report.hpp"
 #include "report/style.hpp"
@@ -17,6 +17,12 @@
 #include "report/values.hpp"
 
 namespace heed::report {
+
+using fields::member;
+using fields::number;
+using fields::numbers;
+using fields::text_of;
+
 namespace {
 
 using nlohmann::json;

@@ -7,13 +7,18 @@
 
 #include "base/text.hpp"
 #include "heed/heed.hpp"
+#include "json/fields.hpp"
 #include "report/devices.hpp"
-#include "report/json_fields.hpp"
 #include "report/outcome.hpp"
 #include "report/table.hpp"
 #include "report/values.hpp"
 
 namespace heed::report {
+
+using fields::member;
+using fields::number;
+using fields::text_of;
+
 namespace {
 
 using nlohmann::json;

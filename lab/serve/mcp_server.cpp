@@ -99,7 +99,7 @@ Json McpServer::call_tool(const Json& params) {
     const Json result = tool->call(arguments);
     const std::string text = result.is_string() ? result.get<std::string>() : json_text(result, 1);
     Json answer = {{"content", {{{"type", "text"}, {"text", text}}}}, {"isError", false}};
-    if (result.is_object()) answer["structuredContent"] = Json::parse(json_text(result));  // numbers that JSON has
+    if (result.is_object()) answer["structuredContent"] = parse_json(json_text(result));  // numbers that JSON has
     return answer;
   } catch (const Error& error) {
     if (error.code() == ErrorCode::interrupted) throw;
@@ -144,7 +144,7 @@ Json McpServer::result_of(const std::string& method, const Json& params) {
 }
 
 std::optional<Json> McpServer::answer(const std::string& line) {
-  const Json message = Json::parse(line, nullptr, false);
+  const Json message = parse_json(line);
   if (message.is_discarded()) return failure(nullptr, kParseError, "the line is no JSON");
   if (!message.is_object() || message.value("jsonrpc", Json()) != "2.0")
     return failure(nullptr, kInvalidRequest, "a message is an object of JSON-RPC 2.0");

@@ -51,8 +51,8 @@ std::vector<ExchangeRecord> exchanges(Store& store, std::int64_t run) {
     e.place = static_cast<int>(row.integer(3));
     e.purpose = row.text(4);
     e.model = row.text(5);
-    e.prompt = nlohmann::json::parse(row.text(6), nullptr, false);
-    e.reply = nlohmann::json::parse(row.text(7), nullptr, false);
+    e.prompt = parse_json(row.text(6));
+    e.reply = parse_json(row.text(7));
     e.failure = row.text(8);
     e.created = row.text(9);
     if (!e.prompt.is_array() || (!e.reply.is_object() && !e.reply.is_null()))

@@ -41,7 +41,7 @@ class Row {
   }
 
   [[nodiscard]] nlohmann::json json(int column) const {
-    nlohmann::json value = nlohmann::json::parse(row_.text(column), nullptr, /*allow_exceptions=*/false);
+    nlohmann::json value = parse_json(row_.text(column));
     if (value.is_discarded()) fail(column, "is no JSON");
     return value;
   }

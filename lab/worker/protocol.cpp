@@ -9,6 +9,7 @@
 #include <chrono>
 
 #include "json/integer.hpp"
+#include "json/text.hpp"
 #include "kernels/attention/mask.hpp"
 #include "process/interrupt.hpp"
 #include "variant/params_fields.hpp"
@@ -355,7 +356,7 @@ Received receive_frame(int socket, double limit_s, bool interruptible, nlohmann:
   if (const Received r = receive_all(socket, text.data(), text.size(), deadline, has_deadline, interruptible);
       r != Received::frame)
     return r;
-  message = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  message = parse_json(text);
   return message.is_object() ? Received::frame : Received::garbage;
 }
 

@@ -174,8 +174,16 @@ TEST_F(CliLibrary, TimesAreBesideAWorkersAndAnArenas) {
   stored["device"] = "another";
   write_file_atomically(arena, stored.dump(), ErrorCode::internal);
   expect_refusal(command + " --arena " + arena, 2, "was measured on another");
-  write_file_atomically(arena, "{}", ErrorCode::internal);
-  expect_refusal(command + " --arena " + arena, 2, "is no evidence of an arena");
+  for (const char* text : {"{}", "[1]", "nothing", R"({"what": 3, "rows": []})"}) {
+    write_file_atomically(arena, text, ErrorCode::internal);
+    expect_refusal(command + " --arena " + arena, 2, "is no evidence of an arena");
+  }
+  write_file_atomically(arena, R"({"what": "arena", "device": 3, "rows": [3]})", ErrorCode::internal);
+  expect_refusal(command + " --arena " + arena, 2, "was measured on another device");
+  for (const char* text : {"{}", "nothing", R"({"what": 3})", R"({"what": "library", "rows": [3]})"}) {
+    write_file_atomically(arena, text, ErrorCode::internal);
+    expect_refusal("library host --show " + arena, 2, "is not what heed library host --evidence writes");
+  }
   expect_refusal(command, 2, "nothing to time");
   expect_refusal(command + " --shapes b1h2l33d16:fp32:sinks", 1, "has features");
 }

@@ -3,8 +3,9 @@
 
 #include <nlohmann/json.hpp>
 #include <string>
+#include <vector>
 
-namespace heed::report {
+namespace heed::fields {
 
 /// 0 where there is no such number.
 inline double number(const nlohmann::json& object, const char* key) {
@@ -30,4 +31,4 @@ inline std::vector<double> numbers(const nlohmann::json& object, const char* key
   return values;
 }
 
-}  // namespace heed::report
+}  // namespace heed::fields
