@@ -212,8 +212,7 @@ void add_evolve(CLI::App& app, int& exit_code) {
       ->check(CLI::Range(1, 1000));
   command
       ->add_option("--drafts", o->drafts,
-                   "Candidates built and timed briefly for each trial, whose fastest becomes the trial [12 on a GPU, 1 "
-                   "on a CPU]")
+                   "Drafts of a trial, built and timed briefly; the fastest becomes the trial [12 on a GPU, 1 on a CPU]")
       ->check(CLI::Range(1, 100));
   command
       ->add_option("--strategy", o->strategy,
