@@ -45,7 +45,7 @@ install(FILES include/heed/append.h include/heed/heed.h include/heed/offload.h i
 # libheed looks for them beside itself.
 install(FILES ${heed_programs} DESTINATION ${CMAKE_INSTALL_LIBDIR} OPTIONAL)
 install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR} RENAME copyright)
-install(FILES docs/library.md DESTINATION ${CMAKE_INSTALL_DOCDIR})
+install(FILES docs/library.md docs/library-programs.md DESTINATION ${CMAKE_INSTALL_DOCDIR})
 install(DIRECTORY examples/library/ DESTINATION ${CMAKE_INSTALL_DOCDIR}/examples)
 
 # find_package(heed) gives heed::heed.

@@ -1,8 +1,10 @@
 // Documents say what the evidence says.
 #include <algorithm>
+#include <cctype>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <regex>
+#include <set>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -88,6 +90,38 @@ std::vector<std::string> linked_files(const std::string& text) {
   return targets;
 }
 
+// The anchors of a document's headings, as GitHub makes them: lower case, blanks as hyphens, punctuation left out.
+std::set<std::string> anchors_of(const std::string& text) {
+  std::set<std::string> anchors;
+  bool in_code = false;
+  for (const std::string& line : lines_of(text)) {
+    if (line.starts_with("```")) in_code = !in_code;
+    if (in_code || !line.starts_with("#") || line.find(' ') == std::string::npos) continue;
+    std::string anchor;
+    for (const unsigned char c : line.substr(line.find(' ') + 1))
+      if (c == ' ')
+        anchor += '-';
+      else if (std::isalnum(c) != 0 || c == '-' || c == '_')
+        anchor += static_cast<char>(std::tolower(c));
+    anchors.insert(anchor);
+  }
+  return anchors;
+}
+
+// Links of `text` to headings that are not there.
+std::vector<std::string> dead_anchors(const std::filesystem::path& document, const std::string& text) {
+  static const std::regex link(R"(\]\(([^)#\s]*)#([^)\s]+)\))");
+  std::vector<std::string> dead;
+  for (std::sregex_iterator it(text.begin(), text.end(), link), end; it != end; ++it) {
+    const std::string target = (*it)[1].str();
+    const std::filesystem::path path = target.empty() ? document : document.parent_path() / target;
+    if (target.find("://") != std::string::npos || (!target.empty() && !std::filesystem::exists(path))) continue;
+    if (anchors_of(target.empty() ? text : read_file(path, ErrorCode::internal)).count((*it)[2].str()) == 0)
+      dead.push_back(target + "#" + (*it)[2].str());
+  }
+  return dead;
+}
+
 // What is wrong with the lines, names and links of a document, one sentence each.
 std::vector<std::string> wrong_words(const std::filesystem::path& root, const std::filesystem::path& document,
                                      const std::string& text) {
@@ -103,6 +137,8 @@ std::vector<std::string> wrong_words(const std::filesystem::path& root, const st
     if (!fs::exists(root / name)) wrong.push_back("it names " + name + ", and there is none");
   for (const std::string& target : linked_files(text))
     if (!fs::exists(document.parent_path() / target)) wrong.push_back("its link to " + target + " leads nowhere");
+  for (const std::string& anchor : dead_anchors(document, text))
+    wrong.push_back("its link to " + anchor + " leads to no heading");
   return wrong;
 }
 
@@ -169,13 +205,16 @@ TEST(Documents, LongLinesAndDeadNamesAreSeen) {
   const testing_support::TemporaryFolder folder;
   const std::filesystem::path document = folder.file("README.md");
   std::filesystem::create_directories(folder.path() / "docs");
-  write_file_atomically(folder.file("docs/a.md"), "a", ErrorCode::internal);
+  write_file_atomically(folder.file("docs/a.md"), "# A: `b_c`, d\n```\n# no heading\n```\n", ErrorCode::internal);
   const auto wrong = [&](const std::string& text) { return wrong_words(folder.path(), document, text); };
-  EXPECT_THAT(wrong("`docs/a.md`, [a](docs/a.md#b), ![c](docs/a.md), docs/*.md, [d](https://example.com/docs/b)"),
+  EXPECT_THAT(wrong("# Own\n`docs/a.md`, [a](docs/a.md#a-b_c-d), ![c](docs/a.md), docs/*.md, "
+                    "[d](https://example.com/docs/b), [e](#own)"),
               ::testing::IsEmpty());
   EXPECT_THAT(wrong("`docs/b.md`"), ::testing::SizeIs(1));
   EXPECT_THAT(wrong("as evidence/h100/none.json says."), ::testing::SizeIs(1));
   EXPECT_THAT(wrong("[a](docs/b.md#c)"), ::testing::SizeIs(2));
+  EXPECT_THAT(wrong("[a](docs/a.md#no-heading)"), ::testing::SizeIs(1));
+  EXPECT_THAT(wrong("[a](#none)"), ::testing::SizeIs(1));
   EXPECT_THAT(wrong(std::string(kLongestLine, 'x')), ::testing::IsEmpty());
   EXPECT_THAT(wrong(std::string(kLongestLine + 1, 'x')), ::testing::SizeIs(1));
 }
