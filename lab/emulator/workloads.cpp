@@ -38,7 +38,8 @@ std::optional<Workload> shrunk(const Workload& workload, const Sizes& sizes) {
   if (sizes.other_layout) w.layout = verify::other_layout(w.layout);
   // A window of as much of the keys.
   const auto narrow = [&](std::int64_t& side) {
-    if (side != Window::kAll && side > 0)
+    static_assert(Window::kAll < 0);
+    if (side > 0)
       side = std::max<std::int64_t>(1, std::min(side, side * w.len_k / std::max<std::int64_t>(1, workload.len_k)));
   };
   if (workload.has_left_bound()) narrow(w.window.left);

@@ -44,10 +44,10 @@ bool Gate::check_class(InputClass inputs) {
   if (inputs == InputClass::constant_v && !workload_.has_features())
     return check_scene(scene, options_.oracle_flops * kClassShare, false, Finding::none) && check_constant(scene);
   const double flops = options_.oracle_flops * kClassShare;
-  const bool is_kept = workload_.quantised.has_value();
-  if (!check_scene(is_kept ? scene : std::move(scene), flops, false, Finding::none, both ? Lse::both : Lse::drawn))
-    return false;
-  if (is_kept) add_total_error(scene, values, choose_rows(workload_, flops, next_seed()));
+  const Lse lse = both ? Lse::both : Lse::drawn;
+  if (!workload_.quantised) return check_scene(std::move(scene), flops, false, Finding::none, lse);
+  if (!check_scene(scene, flops, false, Finding::none, lse)) return false;
+  add_total_error(scene, values, choose_rows(workload_, flops, next_seed()));
   return true;
 }
 
