@@ -8,13 +8,14 @@
 #include <vector>
 
 #include "evolve/planner.hpp"
+#include "record/run_devices.hpp"
 #include "store/records.hpp"
 
 namespace heed::evolve {
 
 /// What a device says of itself before its first trial.
 struct PreparedDevice {
-  nlohmann::json base;  ///< name, base_us, self_ratio, self_spread, processors
+  record::DeviceReading reading;
   bool can_draft = true;
 };
 

@@ -10,7 +10,7 @@
 #include "evolve/search_end.hpp"
 #include "evolve/trials.hpp"
 #include "process/interrupt.hpp"
-#include "record/run_result.hpp"
+#include "record/run_devices.hpp"
 
 namespace heed::evolve {
 namespace {
@@ -79,15 +79,12 @@ SharedSearch::SharedSearch(RunContext& run, std::vector<DeviceOfRun> devices, do
       trials_before_(run.trials.size()) {
   const trial::Built base = run.trial_runner.base();
   const std::optional<store::RunRecord> stored = run.store.find_run(run.run);
+  const nlohmann::json known = stored ? stored->base : nlohmann::json();
   for (std::size_t i = 0; i < devices.size(); ++i) {
-    std::optional<double> self_spread;
-    if (stored && stored->base.is_object())
-      for (const nlohmann::json& one : stored->base.value("devices", nlohmann::json::array()))
-        if (one.value("name", std::string()) == devices[i].name && one.contains("self_spread"))
-          self_spread = one.at("self_spread").get<double>();
-    if (i == 0 && !self_spread && stored && stored->base.is_object()) {  // the base was prepared there
+    std::optional<double> self_spread = record::self_spread_on(known, devices[i].name);
+    if (i == 0 && !self_spread && known.is_object()) {  // the base was prepared there
       self_spread = run.self_spread;
-      note_in_base(devices[i].name, {{"us", stored->base.at("us")}, {"self_ratio", stored->base.at("self_ratio")}});
+      note_in_base([&](nlohmann::json& noted) { record::note_first_device(noted, devices[i].name); });
     }
     statuses_.push_back({.name = devices[i].name});
     auto station = std::make_unique<Station>(
@@ -158,7 +155,7 @@ Planner::Generation SharedSearch::places_for(const Planner::Batch& batch, const 
 
 void SharedSearch::prepared(std::size_t device, const PreparedDevice& about) {
   statuses_[device].doing = DeviceStatus::Doing::waiting;
-  note_in_base(statuses_[device].name, about.base);
+  note_in_base([&](nlohmann::json& noted) { record::note_device(noted, about.reading); });
   if (!about.can_draft) run_.options.strategy.drafts = 1;
 }
 
@@ -170,13 +167,10 @@ void SharedSearch::all_prepared() {
   }
   build_open();
   began_s_ = run_.elapsed_s();
-  nlohmann::json names = nlohmann::json::array();
+  record::SearchBegin search{.began_s = began_s_, .trials_before = trials_before_, .devices = {}};
   for (const DeviceStatus& status : statuses_)
-    if (status.doing != DeviceStatus::Doing::lost) names.push_back(status.name);
-  const std::optional<store::RunRecord> stored = run_.store.find_run(run_.run);
-  nlohmann::json base = stored->base;
-  base["searches"].push_back({{"began_s", began_s_}, {"trials_before", trials_before_}, {"devices", names}});
-  run_.store.set_base(run_.run, base);
+    if (status.doing != DeviceStatus::Doing::lost) search.devices.push_back(status.name);
+  note_in_base([&](nlohmann::json& noted) { record::note_search(noted, search); });
 }
 
 std::optional<Job> SharedSearch::next(std::size_t device) {
@@ -280,7 +274,7 @@ void SharedSearch::lost(std::size_t device, std::optional<Job> job, const std::s
   status.doing = DeviceStatus::Doing::lost;
   pass_on_messages();
   run_.observer.message(fmt::format("{} is lost, the run goes on without it: {}", status.name, why));
-  note_in_base(status.name, {{"lost", why}});
+  note_in_base([&](nlohmann::json& noted) { record::note_lost_device(noted, status.name, why); });
   tell_devices();
   if (!job) return;
   if (job->devices_lost < kMostDevicesAPlace) {
@@ -336,21 +330,11 @@ void SharedSearch::tell_devices() {
   run_.observer.devices_changed(statuses_, can_tell ? static_cast<double>(trials) / minutes : 0);
 }
 
-// Beside the base as the run's first device read it. What was recorded of a device stays, for decisions rested on it.
-void SharedSearch::note_in_base(const std::string& device, const nlohmann::json& what) {
+// Beside the base as the run's first device read it.
+void SharedSearch::note_in_base(const std::function<void(nlohmann::json&)>& note) {
   const std::optional<store::RunRecord> stored = run_.store.find_run(run_.run);
   nlohmann::json base = stored && stored->base.is_object() ? stored->base : nlohmann::json::object();
-  nlohmann::json& devices = base["devices"];
-  if (!devices.is_array()) devices = nlohmann::json::array();
-  for (nlohmann::json& one : devices)
-    if (one.value("name", std::string()) == device) {
-      one.update(what);
-      run_.store.set_base(run_.run, base);
-      return;
-    }
-  nlohmann::json one = {{"name", device}};
-  one.update(what);
-  devices.push_back(std::move(one));
+  note(base);
   run_.store.set_base(run_.run, base);
 }
 

@@ -6,6 +6,7 @@
 
 #include <chrono>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -84,7 +85,7 @@ class SharedSearch final : private PoolOwner {
   void pass_on_messages();
   void say(std::size_t device, const std::string& text);
   void tell_devices();
-  void note_in_base(const std::string& device, const nlohmann::json& what);
+  void note_in_base(const std::function<void(nlohmann::json&)>& note);
 
   RunContext& run_;
   double floor_us_;

@@ -5,7 +5,6 @@
 #include "base/random.hpp"
 #include "device/processors.hpp"
 #include "evolve/trials.hpp"
-#include "record/json.hpp"
 
 namespace heed::evolve {
 namespace {
@@ -64,18 +63,18 @@ PreparedDevice Station::prepare() {
   trial::TrialRunner& trial_runner = context_.trial_runner;
   trial_runner.set_base(base_);
   PreparedDevice about;
-  about.base = {{"name", device_.name}, {"lost", nullptr}};
+  about.reading.name = device_.name;
   if (self_spread_) {
     context_.self_spread = *self_spread_;
   } else {
     const trial::TrialRunner::SelfComparison& self = trial_runner.base_against_itself();
     context_.self_spread = self.spread;
-    about.base["us"] = self.pair.base_median_us;
-    about.base["self_ratio"] = record::to_json(self.pair.ratio);
+    about.reading.us = self.pair.base_median_us;
+    about.reading.self_ratio = self.pair.ratio;
   }
-  about.base["self_spread"] = context_.self_spread;
-  about.base["processors"] = processor_list(device_.placement.host);
-  about.base["processors_of_workers"] = processor_list(device_.placement.workers);
+  about.reading.self_spread = context_.self_spread;
+  about.reading.processors = processor_list(device_.placement.host);
+  about.reading.processors_of_workers = processor_list(device_.placement.workers);
   drafting_.emplace(context_);
   about.can_draft = context_.options.strategy.drafts > 1;
   return about;

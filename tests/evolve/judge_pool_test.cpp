@@ -23,7 +23,7 @@ class Scripted final : public DeviceJudge {
   [[nodiscard]] std::shared_ptr<void> bind_thread() override { return nullptr; }
   PreparedDevice prepare() override {
     if (refuses) throw Error(ErrorCode::unsupported, "too little memory");
-    return {.base = {{"name", name_}}};
+    return {.reading = {.name = name_}};
   }
   store::TrialRecord judge(Job& job) override {
     if (script_) script_(job);
