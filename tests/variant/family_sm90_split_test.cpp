@@ -121,7 +121,21 @@ TEST(Families, HopperTakesKeyHeadsAsTheyAre) {
   EXPECT_THAT(canonical("b1h8hkv2l512d64"), ::testing::HasSubstr("gqa=on"));
 }
 
-// Barriers of the stages by default where a thread can sleep at one and registers are left.
+// Where the mask's edge runs through corners of n-blocks of 64 keys, wherever it is aligned and however wide it is.
+TEST(Families, ShortLaunchesMaskProbabilitiesAtCorners) {
+  DeviceFacts hopper = gpu_limits("sm_90a");
+  hopper.processors = 132;
+  for (const auto& [workload, mask_at] : {std::pair{"b1h8l512k700d64:causal_top_left", "probabilities"},
+                                          {"b1h8l512k576d64:causal_bottom_right", "probabilities"},
+                                          {"b1h8l512k700d64:causal_bottom_right", "scores"},
+                                          {"b1h8l512k700d64:window_top_left=-1/64", "probabilities"},
+                                          {"b1h8l512k700d64:window_top_left=-1/3", "scores"},
+                                          {"b1h8l512d64:window=-1/128", "probabilities"},
+                                          {"b1h8l512d64:window=-1/3", "scores"}})
+    EXPECT_THAT(describe(parse_variant("fwd_sm90_split", parse_workload(workload), hopper)),
+                ::testing::HasSubstr(std::string("mask_at=") + mask_at))
+        << workload;
+}
 
 }  // namespace
 }  // namespace heed
