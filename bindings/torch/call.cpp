@@ -20,7 +20,8 @@ constexpr const char* kRefusals[] = {
     "a scale that is not finite",
     "a selection of backends (torch.nn.attention.sdpa_kernel)",
     "sizes that are symbols of a trace",
-    "a mask tensor that does not broadcast to the scores, or is of another type or device",
+    "a mask tensor of fewer than 2 dimensions, or that does not broadcast to the scores, or is of another type or "
+    "device",
     "a tensor of a feature that has another type, size or device than it must have",
     "no program for this problem on this device",
 };

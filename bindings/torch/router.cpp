@@ -122,6 +122,9 @@ Refusal refusal_of(const Arguments& a, bool wants_lse, bool is_other_form, Call&
                                  {.shared_heads = a.enable_gqa, .broadcast = true}, call);
   if (!(a.dropout >= 0 && a.dropout <= 1)) return Refusal::dropout;
   if (selects_backends()) return Refusal::backend_selection;
+  // Some of PyTorch's kernels raise for masks of fewer than two dimensions, and others compute.
+  if (a.mask())
+    if (const std::optional<Shape> mask = shape_of(a.mask().get()); mask && mask->rank < 2) return Refusal::mask_sizes;
   if (form != Refusal::none) return form;
   if (a.mask()) {
     if (a.is_causal && !is_other_form) return Refusal::mask_and_causal;

@@ -35,7 +35,7 @@ def plain(query, key, value, attn_mask, scale, enable_gqa):
     """The Form of a call, which shares memory with its tensors where it can; None where it has none. Differentiable."""
     tensors = query, key, value
     rank = max(tensor.dim() for tensor in tensors)
-    if min(tensor.dim() for tensor in tensors) < 2 + enable_gqa or (attn_mask is not None and attn_mask.dim() > rank):
+    if min(tensor.dim() for tensor in tensors) < 2 + enable_gqa or (attn_mask is not None and not 2 <= attn_mask.dim() <= rank):
         return None
     if scale is not None and not (isinstance(scale, float) and math.isfinite(scale)):
         return None

@@ -56,7 +56,8 @@ def attention(
     scale        of the scores; 1 / sqrt(dim) by default. One of zero or less takes a copy of the queries.
     softcap      scaled scores become softcap * tanh(score / softcap); 0 for none.
     bias         added to the capped scores, or a boolean mask that is True for a visible key: bool, float16, bfloat16 or float32, of sizes
-                 that broadcast to (batch, heads, len_q, len_k), any strides. Minus infinity and the least finite number of its type hide.
+                 that broadcast to (batch, heads, len_q, len_k), any strides. Minus infinity, the least finite number of its type and what is at or
+                 below -2.36e38 hide; from 2.36e38 on a row is NaN.
                  V must hold finite numbers also for keys that a bias hides.
     sinks        (heads): a score of each row that joins the softmax without a value.
     alibi_slopes (heads) or (batch, heads): scores are biased by -slope * |i + len_k - len_q - j|, of query i and key j.

@@ -78,7 +78,7 @@ def _is_bias(mask, query, sizes):
     return (
         (mask.dtype in _FLOATS_OF_MASKS or mask.dtype == query.dtype)
         and mask.device == query.device
-        and mask.dim() <= 4
+        and 2 <= mask.dim() <= 4
         and all(size == 1 or size == of_scores for size, of_scores in zip(reversed(mask.shape), reversed(sizes)))
     )
 

@@ -10,6 +10,7 @@ import torch
 from heed import blocks, dropout, key_span, output
 from heed.relative_bias import relative_buckets
 
+HIDING_BIAS = -torch.finfo(torch.float32).max / math.log2(math.e)  # in kernels minus infinity: times log2(e) it is beyond float32
 NONE, CAUSAL_TOP_LEFT, CAUSAL_BOTTOM_RIGHT, WINDOW_TOP_LEFT, WINDOW_BOTTOM_RIGHT = range(5)
 
 
@@ -143,7 +144,7 @@ def _dense_features(q, k, v, mask, window_left, window_right, scale, softcap, bi
     if bias is not None and bias.dtype == torch.bool:
         seen = seen & bias
     elif bias is not None:
-        seen = seen & (bias > torch.finfo(bias.dtype).min)
+        seen = seen & (bias > max(torch.finfo(bias.dtype).min, HIDING_BIAS))
         scores = scores + bias.to(scores.dtype)
     if lists is not None:
         counts, indices, rows, keys = lists

@@ -1,6 +1,7 @@
 """Which calls of scaled_dot_product_attention go back to PyTorch: a sweep over its arguments, of which the table below names every reason."""
 
 import contextlib
+import math
 import unittest
 import warnings
 
@@ -18,6 +19,7 @@ SELECTION = "a selection of backends (torch.nn.attention.sdpa_kernel)"
 TRANSFORM = "a transform of torch.func, or forward-mode differentiation"
 SUBCLASS = "a subclass of torch.Tensor"
 IN_TRACES = "arguments that a trace does not serve"
+MASK = "a mask tensor of fewer than 2 dimensions"
 
 
 def setUpModule():
@@ -73,6 +75,8 @@ def arguments(q, k):
         "booleans": {"attn_mask": seen},
         "padding": {"attn_mask": (numbers(batch if 0 not in q.shape else 1, 1, 1, scores[1], seed=5) > -0.5) if q.dim() == 4 else seen[:1]},
         "bias": {"attn_mask": numbers(*scores, seed=6)},
+        "keys of one dimension": {"attn_mask": numbers(scores[1], seed=4) > -0.5},
+        "a number": {"attn_mask": torch.tensor(0.5, dtype=q.dtype), "dropout_p": 0.4},
         "mask and causal": {"attn_mask": seen, "is_causal": True},
         "scale": {"scale": 0.3},
         "scale of zero": {"scale": 0.0},
@@ -132,7 +136,7 @@ class Sweep(unittest.TestCase):
             for name, named in arguments(q, k).items()
         ]  # fmt: skip
         reasons, served = self.found(cases)
-        wanted = {TYPE: ["float64"], SCALE: ["infinite scale", "scale of NaN"], SIZE: ["a dim of 513"], WITHOUT_FUSED: ["mask and causal"]}
+        wanted = {TYPE: ["float64"], SCALE: ["infinite scale", "scale of NaN"], SIZE: ["a dim of 513"], MASK: ["one dimension", "a number"], WITHOUT_FUSED: ["mask and causal"]}
         if not any(WITHOUT_FUSED in reason for reason in reasons):
             del wanted[WITHOUT_FUSED]  # versions of PyTorch differ: 2.11 refuses both without elements, too
         self.expect(reasons, wanted)
@@ -140,7 +144,7 @@ class Sweep(unittest.TestCase):
 
     def test_traces(self):
         of_forms = {name: forms()[name] for name in ("dense", "five dimensions", "shared heads", "a dim of 300", "float64", "a dim of 513")}
-        chosen = ("", "mask and causal", "scale below zero", "infinite scale", "dropout and mask")
+        chosen = ("", "mask and causal", "keys of one dimension", "scale below zero", "infinite scale", "dropout and mask")
         cases = [
             (f"{form}, {name}", (q, k, v), {**arguments(q, k)[name], "enable_gqa": shares})
             for form, (q, k, v, shares) in of_forms.items()
@@ -152,7 +156,7 @@ class Sweep(unittest.TestCase):
             return torch.compile(lambda *rest, **named: function(*rest, **named), fullgraph=True, backend="aot_eager")
 
         reasons, _ = self.found(cases, compiled)
-        self.expect(reasons, {IN_TRACES: ["float64", "infinite scale", "a dim of 513"]})
+        self.expect(reasons, {IN_TRACES: ["float64", "infinite scale", "a dim of 513", "one dimension"]})
 
     def test_contexts(self):
         q, k, v, _ = forms()["dense"]
@@ -274,6 +278,54 @@ class OwnFunction(unittest.TestCase):
                 self.assertEqual(heed.scaled_dot_product_attention(*tensors).shape, F.scaled_dot_product_attention(*tensors).shape)
             o = heed.scaled_dot_product_attention(*tensors)
             self.assertEqual([grad.shape for grad in torch.autograd.grad(o.sum(), tensors)], [tensor.shape for tensor in tensors])
+
+    def test_masks_of_fewer_than_two_dimensions(self):
+        """Either gives what PyTorch gives: an error for some tensors, and a result for others."""
+        q, k, v = numbers(2, 4, 6, 64), numbers(2, 4, 9, 64, seed=2), numbers(2, 4, 9, 64, seed=3)
+
+        def outcome(function, *tensors):
+            try:
+                return None, function(*tensors)
+            except (RuntimeError, IndexError) as error:
+                return (type(error), str(error).split("\n")[0]), None
+
+        def overridden(*tensors):
+            with heed.sdpa():
+                return F.scaled_dot_product_attention(*tensors)
+
+        errors = 0
+        for mask in (torch.rand(9) > 0.5, torch.randn(9), torch.tensor(True), torch.tensor(0.25), torch.randn(9, requires_grad=True)):
+            for tensors in ((q, k, v), (q[0], k[0], v[0]), (q[None], k[None], v[None]), (q.clone().requires_grad_(), k, v), (q[:, :, :0], k, v)):
+                wanted_error, wanted = outcome(F.scaled_dot_product_attention, *tensors, mask)
+                errors += wanted_error is not None
+                for function in (heed.scaled_dot_product_attention, overridden):
+                    with self.subTest(mask=mask, q=tensors[0].shape, function=function.__name__):
+                        error, o = outcome(function, *tensors, mask)
+                        self.assertEqual(error, wanted_error)
+                        if wanted is not None:
+                            torch.testing.assert_close(o, wanted)
+        self.assertGreater(errors, 0)
+
+    def test_biases_that_powers_of_two_cannot_hold_hide(self):
+        q, k, v = numbers(2, 4, 6, 64), numbers(2, 4, 9, 64, seed=2), numbers(2, 4, 9, 64, seed=3)
+        for dtype in (torch.float32, torch.bfloat16):
+            for number in (-2.4e38, -3e38):  # at the first the masks of Gemma in JAX end: -2.3819763e38
+                mask = torch.zeros(6, 9).masked_fill(torch.ones(6, 9, dtype=torch.bool).triu(2), number)
+                mask[3] = number
+                mask = mask.to(dtype)
+                given = [tensor.to(dtype).requires_grad_() for tensor in (q, k, v)]
+                o, lse = heed.attention(*given, bias=mask, return_lse=True)
+                with self.subTest(dtype=dtype, number=number):
+                    rest = [0, 1, 2, 4, 5]
+                    wanted = F.scaled_dot_product_attention(*given, mask)
+                    near = {"atol": 2e-2, "rtol": 2e-2} if dtype == torch.bfloat16 else {"atol": 1e-5, "rtol": 1e-5}
+                    torch.testing.assert_close(o[:, :, rest], wanted[:, :, rest], **near)
+                    self.assertTrue((o[:, :, 3] == 0).all() and (lse[:, :, 3] == -math.inf).all())
+                    of_unfused = heed.unfused.forward_features(*given, bias=mask)
+                    torch.testing.assert_close((o, lse), of_unfused, **near)
+                    grads = torch.autograd.grad(heed.scaled_dot_product_attention(*given, mask).float().square().sum(), given)
+                    self.assertTrue(all(grad.isfinite().all() for grad in grads))
+                    self.assertTrue((grads[0][:, :, 3] == 0).all())
 
     def test_a_mask_of_one_dimension_beside_is_causal(self):
         q, k, v = numbers(2, 4, 6, 64), numbers(2, 4, 9, 64, seed=2), numbers(2, 4, 9, 64, seed=3)
