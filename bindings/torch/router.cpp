@@ -51,17 +51,19 @@ unsigned selected_backends() {
 }
 
 // A selection that was there when the override was installed is the user's usual one; a later one asks for a backend by
-// name.
+// name, unless it is of all: an override that was installed under sdpa_kernel outlives it.
 std::atomic<unsigned> usual_backends{~0U};
 
 std::atomic<bool> is_flash{false};
 constexpr unsigned kFlash = 8;  // of selected_backends
+constexpr unsigned kEvery = 15;
 
 bool selects_backends() {
   const unsigned usual = usual_backends.load(std::memory_order_relaxed);
   if (usual == ~0U) return false;
   const unsigned selected = selected_backends();
-  return selected != usual && !(is_flash.load(std::memory_order_relaxed) && (selected & kFlash) != 0);
+  if (selected == usual || selected == kEvery) return false;
+  return !(is_flash.load(std::memory_order_relaxed) && (selected & kFlash) != 0);
 }
 
 struct CountKey {

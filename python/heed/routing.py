@@ -83,6 +83,7 @@ def _is_bias(mask, query, sizes):
     )
 
 
+EVERY_BACKEND = (True,) * 4  # of selected_backends: nobody's choice, also where Heed was installed under sdpa_kernel
 usual_backends = None  # those that were enabled when Heed was put in the place of PyTorch's function
 is_flash = False  # whether Heed is PyTorch's implementation of FlashAttention
 
@@ -100,7 +101,7 @@ def _unlifted(o, query):
 
 def backend_selection():
     """Why a call goes to a kernel of PyTorch that somebody chose; "" where nobody did."""
-    if usual_backends is None or selected_backends() == usual_backends or (is_flash and torch.backends.cuda.flash_sdp_enabled()):
+    if usual_backends is None or selected_backends() in (usual_backends, EVERY_BACKEND) or (is_flash and torch.backends.cuda.flash_sdp_enabled()):
         return ""
     return "a selection of backends (torch.nn.attention.sdpa_kernel)"
 

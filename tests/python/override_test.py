@@ -219,6 +219,20 @@ class Overrides(unittest.TestCase):
         finally:
             torch.backends.cuda.enable_cudnn_sdp(True)
 
+    def test_an_override_that_was_installed_under_a_selection_outlives_it(self):
+        with sdpa_kernel(SDPBackend.MATH):
+            heed.install()
+        try:
+            F.scaled_dot_product_attention(self.q, self.k, self.v)
+            F.scaled_dot_product_attention(self.q.clone().requires_grad_(), self.k, self.v)
+            torch.compile(F.scaled_dot_product_attention, fullgraph=True, backend="aot_eager")(self.q, self.k, self.v)
+            self.assertEqual(self.counted(), (3, 0))
+            with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+                F.scaled_dot_product_attention(self.q, self.k, self.v)
+            self.assertEqual(self.counted(), (0, 1))
+        finally:
+            heed.uninstall()
+
     def test_pytorchs_own_registry(self):
         attention = torch.nn.attention
         if not hasattr(attention, "activate_flash_attention_impl"):
