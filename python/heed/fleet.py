@@ -11,11 +11,9 @@ Ray (https://docs.ray.io) is not a requirement of Heed: pip install "ray[default
 
 import argparse
 import base64
-import ctypes
 import hashlib
 import json
 import re
-import signal
 import subprocess
 import sys
 import tempfile
@@ -53,12 +51,6 @@ def version_of(heed):
     return done.stdout.strip()
 
 
-def _die_with_the_worker():
-    """In a child before it becomes heed: SIGTERM when its parent ends (prctl(2), PR_SET_PDEATHSIG), so that no search outlives its task."""
-    pr_set_pdeathsig = 1
-    ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGTERM)
-
-
 def search(workload, arguments, version, heed=None):
     """One task: `heed evolve` of one workload on this node. Runs in a worker of Ray, which shows it the GPU that it holds and no other.
 
@@ -75,7 +67,7 @@ def search(workload, arguments, version, heed=None):
         with tempfile.TemporaryDirectory() as folder:
             book, evidence = Path(folder) / "heed.book", Path(folder) / "run.json"
             command = [heed, "evolve", "--shape", workload, "--db", f"{folder}/heed.db", "--book", str(book), "--evidence", str(evidence), "--json", *arguments]
-            done = subprocess.run(command, capture_output=True, text=True, preexec_fn=_die_with_the_worker)
+            done = subprocess.run(command, capture_output=True, text=True, preexec_fn=program.ending_with_parent())
             if done.returncode != 0:
                 lines = done.stderr.strip().splitlines() or [f"heed evolve ended with {done.returncode}"]
                 return {**row, "state": "refused" if done.returncode == 2 else "failed", "reason": lines[-1]}

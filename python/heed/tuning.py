@@ -82,11 +82,14 @@ def evolve(calls, *, trials=45, book=None, device="auto", extra=(), quiet=False)
     extra    more arguments of the command line
 
     Raises RuntimeError with its last lines where it fails, and KeyboardInterrupt, which names the command that goes on, where it was interrupted: what had ended by then is
-    kept, for it is waited for. A second Ctrl-C ends it at once.
+    kept, for it is waited for. A second Ctrl-C ends it at once. The search is in a session of its own, and ends with the thread that called this, keeping the same:
+    where its terminal is closed, or the process is killed.
     """
     command = [program.path(), "evolve", "--workloads", str(calls), "--trials", str(trials), "--device", device, "--json", "--book", *([str(book)] if book else []), *extra]
-    # A group of its own: a terminal sends Ctrl-C to all of a group, and of two signals the second would end the program before its run is stored.
-    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE if quiet else None, text=True, start_new_session=True)
+    # A session of its own: a terminal sends Ctrl-C to all of a group, and of two signals the second would end the program before its run is stored.
+    # SIGHUP of the terminal does not reach it either, which is why it ends with its parent.
+    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE if quiet else None, text=True, start_new_session=True,
+                               preexec_fn=program.ending_with_parent())  # fmt: skip
     stdout, stderr = _ended(process)
     if process.returncode in (130, -signal.SIGINT):
         raise KeyboardInterrupt(f"interrupted; what had ended is kept, and this goes on: {shlex.join(part for part in command if part != '--json')}")

@@ -122,6 +122,25 @@ class Tuning(unittest.TestCase):
         words = shlex.split(command[1])
         self.assertTrue(Path(words[words.index("--workloads") + 1]).is_file(), command[1])
 
+    def test_a_search_ends_with_the_process_that_waits_for_it(self):
+        stand_in, stored, began = self.folder / "heed", self.folder / "stored", self.folder / "began"
+        stand_in.write_text(f'#!/bin/sh\ntrap "echo stored > {stored}; exit 130" TERM\ntouch {began}\nwhile :; do sleep 0.1; done\n')
+        stand_in.chmod(0o755)
+        script = f"from heed import tuning\ntuning.evolve({str(self.folder / 'calls.json')!r}, quiet=True)\n"
+        for number in (signal.SIGHUP, signal.SIGKILL):  # of a terminal that is closed, to the process that it knows
+            with self.subTest(number=number):
+                stored.unlink(missing_ok=True)
+                began.unlink(missing_ok=True)
+                process = subprocess.Popen([sys.executable, "-c", script], env={**os.environ, "HEED_PROGRAM": str(stand_in)}, start_new_session=True)
+                while not began.exists() and process.poll() is None:
+                    time.sleep(0.05)
+                os.killpg(process.pid, number)
+                process.wait()
+                until = time.monotonic() + 20
+                while not stored.exists() and time.monotonic() < until:
+                    time.sleep(0.05)
+                self.assertTrue(stored.exists(), "the search outlived its parent")
+
     def test_what_cannot_be_evolved_is_told(self):
         calls = self.folder / "calls.json"
         calls.write_text('{"schema": 1, "what": "calls", "rows": [{"workload": "banana", "form": "", "calls": 1}]}')
