@@ -148,7 +148,8 @@ HEED_API void heed_offload_info_init(heed_offload_info* info);
  * the rates that are not given, which takes a few hundred milliseconds. HEED_OUT_OF_MEMORY where the host, its locked
  * pages or the GPU have too little. */
 HEED_API heed_status heed_offload_create(const heed_offload_config* config, heed_offload** pool);
-/* Waits for the calls that are queued. Null is ignored. */
+/* Waits for the calls that are queued. Null is ignored. A child of fork has no pools: calls of those of its parent are
+ * HEED_INVALID_ARGUMENT, and their destruction frees nothing. */
 HEED_API void heed_offload_destroy(heed_offload* pool);
 HEED_API heed_status heed_offload_get_info(const heed_offload* pool, heed_offload_info* info);
 

@@ -4,6 +4,7 @@
 #include <pthread.h>
 #include <sched.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <system_error>
@@ -59,23 +60,30 @@ struct alignas(64) CpuThreads::Progress {
   std::atomic<int> arrived{0};
 };
 
-CpuThreads::CpuThreads(int threads) {
+CpuThreads::CpuThreads(int threads) : count_(threads) {
+  start();
+}
+
+void CpuThreads::start() {
+  process_ = ::getpid();
+  generation_ = 0;
+  stopping_ = false;
   cpu_set_t allowed;
   CPU_ZERO(&allowed);
   std::vector<int> processors;
   if (::sched_getaffinity(0, sizeof allowed, &allowed) == 0)
     for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu)
       if (CPU_ISSET(cpu, &allowed)) processors.push_back(cpu);
-  threads_.reserve(static_cast<std::size_t>(threads));
-  for (int i = 0; i < threads; ++i) {
+  threads_.reserve(static_cast<std::size_t>(count_));
+  for (int i = 0; i < count_; ++i) {
     try {
       threads_.emplace_back([this, i] { work(i); });
     } catch (const std::system_error& error) {
       stop();
       throw Error(ErrorCode::internal,
-                  fmt::format("the system gives {} threads where {} were asked for: {}; ask for fewer", i, threads,
+                  fmt::format("the system gives {} threads where {} were asked for: {}; ask for fewer", i, count_,
                               error.what()),
-                  std::to_string(threads));
+                  std::to_string(count_));
     }
     if (processors.empty()) continue;
     cpu_set_t one;
@@ -86,7 +94,20 @@ CpuThreads::CpuThreads(int threads) {
 }
 
 CpuThreads::~CpuThreads() {
-  stop();
+  if (are_of_another_process())
+    leave();
+  else
+    stop();
+}
+
+bool CpuThreads::are_of_another_process() const {
+  return process_ != ::getpid();
+}
+
+// Handles of threads that this process does not have can neither be joined nor be destroyed.
+void CpuThreads::leave() {
+  (void)new std::vector<std::thread>(std::move(threads_));
+  threads_.clear();
 }
 
 void CpuThreads::stop() {
@@ -94,15 +115,20 @@ void CpuThreads::stop() {
   generation_.fetch_add(1);
   generation_.notify_all();
   for (std::thread& thread : threads_) thread.join();
+  threads_.clear();
 }
 
 bool CpuThreads::reserve(long long scratch_bytes) {
   const std::lock_guard lock(turn_);
-  return scratch_.reserve(scratch_bytes, threads_.size());
+  return scratch_.reserve(scratch_bytes, static_cast<std::size_t>(count_));
 }
 
 double CpuThreads::run(CpuEntry entry, const FeatureParams* params, long long launches, long long blocks) {
   const std::lock_guard lock(turn_);
+  if (are_of_another_process() || threads_.empty()) {
+    leave();
+    start();
+  }
   entry_ = entry;
   params_ = params;
   launches_ = launches;
@@ -112,7 +138,7 @@ double CpuThreads::run(CpuEntry entry, const FeatureParams* params, long long la
   const auto begin = std::chrono::steady_clock::now();
   generation_.fetch_add(1);
   generation_.notify_all();
-  const int all = static_cast<int>(threads_.size());
+  const int all = count_;
   for (int done = finished_.load(); done < all; done = finished_.load()) finished_.wait(done);
   return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - begin).count();
 }
@@ -127,7 +153,7 @@ void CpuThreads::work(int index) {
       Progress& progress = progress_[static_cast<std::size_t>(i)];
       for (long long block = progress.next_block++; block < blocks_; block = progress.next_block++)
         entry_(&params_[i], block, scratch);
-      const int all = static_cast<int>(threads_.size());
+      const int all = count_;
       progress.arrived.fetch_add(1);
       spin_until([&] { return progress.arrived.load() == all; });
     }

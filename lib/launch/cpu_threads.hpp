@@ -2,6 +2,8 @@
 /// worker, so that a kernel takes as long here as there.
 #pragma once
 
+#include <sys/types.h>
+
 #include <atomic>
 #include <cstddef>
 #include <memory>
@@ -60,16 +62,21 @@ class CpuThreads final : public CpuLauncher {
   /// Sees to it that every thread has this much scratch. @return false where the memory cannot be had
   [[nodiscard]] bool reserve(long long scratch_bytes);
 
-  /// Callers take turns.
+  /// Callers take turns. A child of fork, which has none of the threads, starts its own at its first run.
   double run(CpuEntry entry, const FeatureParams* params, long long launches, long long blocks) override;
 
  private:
   struct Progress;
 
+  void start();
   void work(int index);
   void stop();
+  [[nodiscard]] bool are_of_another_process() const;
+  void leave();
 
   std::mutex turn_;
+  const int count_;
+  pid_t process_ = 0;  ///< that has the threads
   CpuScratch scratch_;
   CpuEntry entry_ = nullptr;
   const FeatureParams* params_ = nullptr;

@@ -1,6 +1,8 @@
 // The C interface of page pools.
 #include "heed/offload.h"
 
+#include <unistd.h>
+
 #include <atomic>
 #include <deque>
 #include <memory>
@@ -12,6 +14,7 @@
 struct heed_offload {
   std::atomic<std::uint64_t> state{0};
   std::unique_ptr<heed::offload::Offload> pool;
+  pid_t process = ::getpid();  // that has the pool's threads, or its GPU
 };
 
 namespace heed::offload {
@@ -35,6 +38,10 @@ heed_status guarded_call(const Function& function) noexcept {
 Offload& living(const heed_offload* pool) {
   if (pool == nullptr) throw Error(ErrorCode::usage, "the pool is null; heed_offload_create makes one");
   if (pool->state != kLivingPool) throw Error(ErrorCode::usage, "the pool was destroyed, or is none");
+  if (pool->process != ::getpid())
+    throw Error(ErrorCode::usage,
+                "the pool is of the process that this one was forked from, as are its threads and its GPU; make a pool "
+                "in this process");
   return *pool->pool;
 }
 
@@ -124,7 +131,10 @@ void heed_offload_destroy(heed_offload* pool) {
   if (pool == nullptr) return;
   std::uint64_t expected = kLivingPool;
   if (!pool->state.compare_exchange_strong(expected, 1)) return;
-  pool->pool.reset();
+  if (pool->process == ::getpid())
+    pool->pool.reset();
+  else
+    (void)pool->pool.release();  // whose threads this child of fork does not have
   (void)guarded_call([&] { keep_handle(pool); });
 }
 

@@ -1,5 +1,7 @@
 // Plans on a CPU, through the C interface alone: results, empty problems, strides, threads, and calls that are wrong.
 #include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <array>
 #include <thread>
@@ -152,6 +154,49 @@ TEST_F(CpuPlans, ThreadsMayRunOnePlan) {
   for (std::thread& thread : threads) thread.join();
   heed_plan_destroy(plan);
 }
+
+#if defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define HEED_TEST_OF_THREADS  // lets a child of a process with threads start none
+#endif
+#endif
+#ifndef HEED_TEST_OF_THREADS
+// A child of fork has none of the library's threads: it starts some, and leaves those of its parent alone.
+TEST_F(CpuPlans, AChildOfForkRunsPlansOfItsParent) {
+  heed_plan* plan = plan_of(grouped());
+  HostCase host(grouped());
+  const heed_tensors t = host.tensors();
+  ASSERT_EQ(heed_plan_run(plan, &t, nullptr, nullptr), HEED_OK);
+  const std::vector<float> wanted = host.o();
+  const pid_t child = ::fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    ::alarm(30);
+    HostCase again(grouped());
+    const heed_tensors own = again.tensors();
+    bool is_right = heed_plan_run(plan, &own, nullptr, nullptr) == HEED_OK && again.o() == wanted;
+    heed_plan* const other = plan_of(grouped());
+    is_right = is_right && heed_plan_run(other, &own, nullptr, nullptr) == HEED_OK && again.o() == wanted;
+    heed_plan_destroy(other);
+    heed_plan_destroy(plan);
+    ::_exit(is_right ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
+  const pid_t idle = ::fork();  // which runs nothing
+  if (idle == 0) {
+    ::alarm(30);
+    heed_plan_destroy(plan);
+    ::_exit(0);
+  }
+  ASSERT_EQ(::waitpid(idle, &status, 0), idle);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
+  ASSERT_EQ(heed_plan_run(plan, &t, nullptr, nullptr), HEED_OK);
+  host.check();
+  heed_plan_destroy(plan);
+}
+#endif
 
 TEST_F(CpuPlans, StructsOfOtherSizesAreRefused) {
   heed_plan* plan = plan_of(grouped());

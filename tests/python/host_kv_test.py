@@ -4,7 +4,9 @@ import contextlib
 import copy
 import io
 import json
+import os
 import pickle
+import signal
 import tempfile
 import unittest
 from pathlib import Path
@@ -177,6 +179,22 @@ class Attention(unittest.TestCase):
         graph.reset()
         q, k, v = calls.step(1, 1)
         self.close(kv.attend(q, k, v), calls.wanted(q)[0])
+
+    def test_a_child_of_fork_has_no_pool(self):
+        kv, calls = pool(), Calls("cpu", torch.float16)
+        heed.attention(*calls.step(3, 3), kv=kv, causal=True)
+        given = calls.step(1, 1)
+        child = os.fork()
+        if child == 0:
+            signal.alarm(30)  # ends one that waits for threads of its parent
+            try:
+                heed.attention(*given, kv=kv, causal=True)
+            except ValueError as error:
+                del kv
+                os._exit(0 if "process that this one was forked from" in str(error) else 1)
+            os._exit(2)
+        self.assertEqual(os.waitpid(child, 0)[1], 0)
+        self.close(heed.attention(*given, kv=kv, causal=True), calls.wanted(given[0])[0])
 
     def test_explain(self):
         kv, calls = pool(streamed_share=0.5), Calls("cpu", torch.float16)
