@@ -61,6 +61,9 @@ Case case_of_tensors(const std::filesystem::path& folder, const std::string& lin
   const std::optional<double> scale = tensors->workload.scale;
   std::string text = to_string(tensors->workload);
   text.resize(text.find(':'));
+  if (tensors->workload.ragged)
+    for (const std::string_view option : {to_string(Layout::blhd), std::string_view("ragged")})
+      if (!has(option)) text += fmt::format(":{}", option);
   if (!has("fp16") && !has("bf16") && !has("fp32")) text += fmt::format(":{}", to_string(tensors->workload.dtype));
   for (std::size_t i = 1; i < parts.size(); ++i) text += fmt::format(":{}", parts[i]);
   Workload workload = parse_workload(text);

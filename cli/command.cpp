@@ -106,7 +106,10 @@ void WorkloadOptions::add_to(CLI::App& app) {
       "Features as a workload's text names them, for tensors of your own, e.g. softcap=50:sinks:key_lengths. "
       "Values come from the file of --qkv (bias, alibi_slopes, relative_bias, sinks, out_norm_weight, "
       "out_gate, key_lengths, prefix_lengths); heed run needs each, other commands draw what is not there");
-  app.add_option("--qkv", qkv, "A .safetensors file with tensors q, k and v: shape and dtype are taken from them");
+  app.add_option(
+      "--qkv", qkv,
+      "A .safetensors file with tensors q, k and v: shape and dtype are taken from them. Of three dimensions "
+      "(rows, heads, dim), beside cu_seqlens_q and cu_seqlens_k, they are a ragged batch");
   app.add_option("--q", q, "A .npy file with Q, together with --k and --v");
   app.add_option("--k", k, "A .npy file with K");
   app.add_option("--v", v, "A .npy file with V");
@@ -147,6 +150,8 @@ Workload WorkloadOptions::workload(const std::optional<QkvTensors>& tensors) con
   if (!causal.empty()) workload.mask = parse_mask(causal);
   if (!window.empty()) workload = parse_workload(fmt::format("{}:window={}", to_string(workload), window));
   if (!layout.empty()) workload.layout = parse_layout(layout);
+  if (tensors && !tensors->lengths.empty() && workload.layout != Layout::blhd)
+    throw Error(ErrorCode::usage, "a ragged batch is (rows of all entries, heads, dim); leave --layout out", layout);
   if (scale) workload.scale = scale;
   if (!quantised.empty()) workload = parse_workload(fmt::format("{}:quantised={}", to_string(workload), quantised));
   if (!features.empty()) workload = parse_workload(fmt::format("{}:{}", to_string(workload), features));

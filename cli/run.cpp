@@ -91,6 +91,11 @@ std::map<std::string, HostTensor> outputs_of(const verify::Scene& scene, std::in
   }
   if (w.layout == Layout::blhd) std::swap(o.shape[1], o.shape[2]);
   HostTensor lse{.dtype = Dtype::fp32, .shape = {w.batch, w.heads, w.len_q}, .bytes = bytes_at(scene.lse())};
+  if (w.ragged) {
+    const std::int64_t rows = scene.places().query_rows();
+    o.shape = {rows, w.heads, columns};
+    lse.shape = {w.heads, rows};
+  }
   return {{"o", std::move(o)}, {"lse", std::move(lse)}};
 }
 
@@ -143,13 +148,26 @@ Result launch(const trial::Built& built, const Workload& workload, std::int64_t 
   const std::byte* after = worker.arena().data() + result_at;
   if (!o.no_check) {
     const std::vector<RowIndex> rows = verify::choose_rows(workload, kOracleFlops, fresh_seed());
-    result.rows_checked = rows.size();
-    result.comparison = verify::compare(scene, after, verify::make_reference(scene, rows), /*hard_limit=*/false);
+    const verify::Reference reference = verify::make_reference(scene, rows);
+    result.rows_checked = reference.rows.size();
+    result.comparison = verify::compare(scene, after, reference, /*hard_limit=*/false);
     if (workload.quantised) result.total = verify::total_error(scene, values, after, rows);
   }
   result.tensors = outputs_of(scene, columns, after);
   if (!result.comparison || result.comparison->finding == Finding::none) measure(worker, scene, device, o, result);
   return result;
+}
+
+// As Workload::flops, of entries of the lengths that the file gives.
+double flops_of(const Workload& workload, const verify::InputValues& values) {
+  if (workload.blocks || !(workload.has_lengths() || workload.prefix > 0)) return workload.flops();
+  double flops = 0;
+  for (std::size_t b = 0; b < values.lengths.size(); ++b) {
+    Workload entry = entry_of(workload, values.lengths[b]);
+    if (workload.prefix > 0) entry.prefix = values.prefix_lengths[b];
+    if (entry.len_q > 0) flops += entry.flops();
+  }
+  return flops;
 }
 
 int run(const RunCommandOptions& o) {
@@ -159,10 +177,12 @@ int run(const RunCommandOptions& o) {
   const std::optional<QkvTensors> tensors = o.workload.tensors();
   const Workload given = o.workload.workload(tensors);
   expect_output(o, given);
-  if (given.ragged)
-    throw Error(ErrorCode::unsupported,
-                "heed run takes sequences of one length; give one file a sequence, or use heed.attention_varlen",
-                to_string(given));
+  if (given.ragged && tensors->lengths.empty())
+    throw Error(
+        ErrorCode::unsupported,
+        "heed run takes the lengths of a ragged batch from the file: q, k and v of three dimensions (rows of all "
+        "entries, heads, dim) beside cu_seqlens_q and cu_seqlens_k; leave ragged out of --features",
+        to_string(given));
   verify::InputValues values = inputs_of(given, *tensors);
   const std::vector<std::string> unused = verify::features_without_use(*tensors, given);
   if (!unused.empty())
@@ -192,7 +212,7 @@ int run(const RunCommandOptions& o) {
   else
     write_safetensors(o.output, result.tensors);
 
-  const double tflops = result.us > 0 ? given.flops() / result.us * 1e-6 : 0;
+  const double tflops = result.us > 0 ? flops_of(given, values) / result.us * 1e-6 : 0;
   if (o.machine.json) {
     nlohmann::json all = {{"workload", to_string(given)},
                           {"variant", variant.id()},
@@ -251,6 +271,7 @@ void add_run(CLI::App& app, int& exit_code) {
       "Examples:\n"
       "  heed run --qkv attention.safetensors -o out.safetensors --causal top-left\n"
       "  heed run --qkv attention.safetensors -o out.safetensors --features softcap=50:sinks\n"
+      "  heed run --qkv ragged.safetensors -o out.safetensors      (with cu_seqlens_q and cu_seqlens_k)\n"
       "  heed run fwd_sm90_split --q q.npy --k k.npy --v v.npy --layout blhd -o o.npy\n"
       "The file is written as a whole, and only when the sampled rows are right.");
   command->callback([o, &exit_code] { exit_code = run(*o); });

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "heed/heed.hpp"
+#include "workload/features.hpp"
 
 namespace heed {
 
@@ -37,16 +38,22 @@ struct QkvTensors {
   HostTensor q;
   HostTensor k;
   HostTensor v;
-  std::map<std::string, NamedNumbers> features;  ///< those of kFeatureTensors that the file holds
-  std::string digest;  ///< over shapes, dtype and bytes, so that a stored run can say what it ran on
+  std::map<std::string, NamedNumbers> features;  ///< those of kFeatureTensors that the file holds, and of batches that
+                                                 ///< are not ragged cu_seqlens_q and cu_seqlens_k, which none uses
+  std::vector<EntryLengths> lengths;  ///< of the entries of a ragged batch, (batch); empty where they have none
+  std::string digest;                 ///< over shapes, dtype and bytes, so that a stored run can say what it ran on
 };
 
 /// Reads the tensors named "q", "k" and "v" of a safetensors file and those of kFeatureTensors, and no other byte of
 /// its data: a file may hold a whole model.
-/// @param layout order of the four dimensions in the file: bhld (batch, head, length, dim) or blhd
-/// @throws Error(invalid_input) when the file is unreadable, truncated or malformed, a key is missing, a shape is not
-///   4-D or does not fit the others, the dtype is none of F16, BF16, F32, or a value is NaN or infinite;
-///   Error(unsupported) when the memory does not suffice
+///
+/// Three dimensions (rows of all entries, head, dim) are a ragged batch, of Layout::blhd, whose entry b has the rows
+/// cu_seqlens_q[b] to cu_seqlens_q[b + 1] - 1 of q and those of cu_seqlens_k of k and v. Both are tensors of the file
+/// then, (batch + 1), whole numbers that begin with 0, end with the rows and never decrease.
+/// @param layout order of four dimensions in the file: bhld (batch, head, length, dim) or blhd
+/// @throws Error(invalid_input) when the file is unreadable, truncated or malformed, a key is missing, a shape is
+///   neither 4-D nor 3-D or does not fit the others, the dtype is none of F16, BF16, F32, or a value is NaN or
+///   infinite; Error(unsupported) when the memory does not suffice
 QkvTensors read_qkv_safetensors(const std::filesystem::path& path, Layout layout);
 
 /// The same from three `.npy` files of dtype '<f2' or '<f4' in C order.

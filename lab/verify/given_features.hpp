@@ -1,4 +1,4 @@
-/// Values of features from a user's file, beside Q, K and V.
+/// Values of a user's file: Q, K and V, and those of features.
 #pragma once
 
 #include "verify/inputs.hpp"
@@ -12,13 +12,18 @@ namespace heed::verify {
 ///   relative_bias    (heads, buckets)
 ///   sinks            (heads)
 ///   out_norm_weight  (dim), or (heads, dim) of out_norm=EPS/h
-///   out_gate         (batch, heads, len_q, dim), or (batch, heads, len_q, 1) of out_gate=head
+///   out_gate         (batch, heads, len_q, dim), or (batch, heads, len_q, 1) of out_gate=head; of a ragged file
+///                    (rows of all entries, heads, dim or 1)
 ///   key_lengths      (batch), of 0 to len_k
 ///   prefix_lengths   (batch), of 0 to the workload's prefix
 ///
 /// @return names of the tensors that the workload's features take and the file lacks
 /// @throws Error(invalid_input) for another shape, NaN, or a length that is none
 std::vector<std::string> take_given_features(const QkvTensors& tensors, const Workload& workload, InputValues& values);
+
+/// Q, K and V of a user's file, in the order of make_inputs: (batch, head, row, dim), with zeros past the rows of an
+/// entry of a ragged file.
+InputValues values_of(const QkvTensors& tensors);
 
 /// What a launch on a user's file takes.
 struct GivenInputs {

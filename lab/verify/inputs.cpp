@@ -331,36 +331,6 @@ InputValues make_inputs(const Workload& w, InputClass inputs, std::uint64_t seed
   return values;
 }
 
-InputValues values_of(const QkvTensors& tensors) {
-  require_memory(sizeof(float) *
-                     static_cast<double>(tensors.q.bytes.size() + tensors.k.bytes.size() + tensors.v.bytes.size()) /
-                     static_cast<double>(size_of(tensors.workload.dtype)),
-                 "a copy of q, k and v in fp32");
-  const auto floats = [](const HostTensor& tensor) {
-    Values values(tensor.bytes.size() / size_of(tensor.dtype));
-    for (std::size_t i = 0; i < values.size(); ++i) values[i] = load_element(tensor.dtype, tensor.bytes.data(), i);
-    return values;
-  };
-  // Scenes take (batch, head, row, dim); a blhd file is (batch, row, head, dim).
-  const auto to_bhld = [&](const HostTensor& tensor) {
-    Values values = floats(tensor);
-    if (tensors.workload.layout == Layout::bhld) return values;
-    const std::int64_t batch = tensor.shape[0], rows = tensor.shape[1], heads = tensor.shape[2], dim = tensor.shape[3];
-    Values moved(values.size());
-    for (std::int64_t b = 0; b < batch; ++b)
-      for (std::int64_t h = 0; h < heads; ++h)
-        for (std::int64_t r = 0; r < rows; ++r)
-          std::copy_n(values.begin() + ((b * rows + r) * heads + h) * dim, dim,
-                      moved.begin() + ((b * heads + h) * rows + r) * dim);
-    return moved;
-  };
-  InputValues values{to_bhld(tensors.q), to_bhld(tensors.k), to_bhld(tensors.v)};
-  values.lengths = lengths_of(tensors.workload);
-  if (tensors.workload.blocks) values.blocks = block_lists(tensors.workload);
-  values.prefix_lengths = prefix_lengths_of(tensors.workload);
-  return values;
-}
-
 namespace {
 
 // Whether any of the heads that read a key head has a block of keys in a list of its rows.

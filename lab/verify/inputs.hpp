@@ -92,9 +92,6 @@ void make_features(const Workload& workload, std::uint64_t seed, InputValues& va
 /// Lengths from nothing to all there are, 0, 1 and the most among them, in place of those that the workload stands for.
 void draw_lengths(const Workload& workload, std::uint64_t seed, InputValues& values);
 
-/// A user's own tensors, in the order of make_inputs: (batch, head, row, dim).
-InputValues values_of(const QkvTensors& tensors);
-
 /// Sets keys and values that no query attends to to NaN: they may hold anything.
 void poison_unseen_keys(const Workload& workload, InputValues& values);
 

@@ -22,6 +22,12 @@ HostTensor wave(std::vector<std::int64_t> shape, float phase) {
   return t;
 }
 
+HostTensor numbers(std::vector<std::int64_t> shape, const std::vector<float>& values) {
+  HostTensor t{.dtype = Dtype::fp32, .shape = std::move(shape), .bytes = {}};
+  t.bytes.assign(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float));
+  return t;
+}
+
 TEST_F(Cli, RunWritesTheOutputOfOnesOwnTensors) {
   const Workload w = parse_workload("b2h4hkv2l33k40d16:fp32");
   const HostTensor q = wave({2, 33, 4, 16}, 0.1F);
@@ -113,22 +119,17 @@ TEST_F(Cli, RunTakesHeadDimsThatDiffer) {
 }
 
 TEST_F(Cli, RunTakesFeaturesFromTheFile) {
-  const auto tensor = [](std::vector<std::int64_t> shape, const std::vector<float>& values) {
-    HostTensor t{.dtype = Dtype::fp32, .shape = std::move(shape), .bytes = {}};
-    t.bytes.assign(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float));
-    return t;
-  };
   // Two keys with equal scores: V's mean without a sink, half of it with a sink of log(2) above the scores of 0.
   const std::vector<float> zeros(2 * 16, 0.0F);
   std::vector<float> v(2 * 16, 1.0F);
   std::fill(v.begin() + 16, v.end(), 3.0F);
   const std::string in = folder_.file("features.safetensors");
   const std::string out = folder_.file("features_out.safetensors");
-  std::map<std::string, HostTensor> file = {{"q", tensor({1, 1, 1, 16}, std::vector<float>(16, 0.0F))},
-                                            {"k", tensor({1, 1, 2, 16}, zeros)},
-                                            {"v", tensor({1, 1, 2, 16}, v)},
-                                            {"sinks", tensor({1}, {std::log(2.0F)})},
-                                            {"key_lengths", tensor({1}, {1})}};
+  std::map<std::string, HostTensor> file = {{"q", numbers({1, 1, 1, 16}, std::vector<float>(16, 0.0F))},
+                                            {"k", numbers({1, 1, 2, 16}, zeros)},
+                                            {"v", numbers({1, 1, 2, 16}, v)},
+                                            {"sinks", numbers({1}, {std::log(2.0F)})},
+                                            {"key_lengths", numbers({1}, {1})}};
   write_safetensors(in, file);
   const auto run = [&](const std::string& features) {
     return heed_command("run --qkv " + in + " -o " + out + features + " --device cpu --measure-limit 0.02 " + cache());
@@ -144,27 +145,27 @@ TEST_F(Cli, RunTakesFeaturesFromTheFile) {
   EXPECT_NEAR(first_of(), 1.0, 1e-6) << "the first key alone";
   EXPECT_THAT(run(" --features alibi").err, ::testing::HasSubstr("no tensor alibi_slopes of numbers"));
   EXPECT_THAT(run(" --features nothing").err, ::testing::HasSubstr("nothing"));
-  EXPECT_THAT(run(" --features ragged").err, ::testing::HasSubstr("sequences of one length"));
+  EXPECT_THAT(run(" --features ragged").err, ::testing::HasSubstr("q, k and v of three dimensions"));
   EXPECT_EQ(heed_command("verify fwd_cpu --qkv " + in + " --features sinks:key_lengths --device cpu " + cache()).code,
             0);
   EXPECT_EQ(heed_command("calibrate --qkv " + in + " --features sinks --modes int8").code, 0);
-  file["key_lengths"] = tensor({1}, {3});
+  file["key_lengths"] = numbers({1}, {3});
   write_safetensors(in, file);
   EXPECT_THAT(run(" --features key_lengths").err, ::testing::HasSubstr("lengths are whole numbers of 0 to 2"));
-  file["sinks"] = tensor({2}, {0, 0});
+  file["sinks"] = numbers({2}, {0, 0});
   write_safetensors(in, file);
   EXPECT_THAT(run(" --features sinks").err, ::testing::HasSubstr("has shape [2]; the workload's is [1]"));
   // Infinities make rows of NaN; in a bias, -inf hides a key.
   for (const float sink : {INFINITY, -INFINITY}) {
-    file["sinks"] = tensor({1}, {sink});
+    file["sinks"] = numbers({1}, {sink});
     write_safetensors(in, file);
     EXPECT_THAT(run(" --features sinks").err, ::testing::HasSubstr("\"sinks\" holds"));
   }
-  file["bias"] = tensor({1, 1, 1, 2}, {0, -INFINITY});
+  file["bias"] = numbers({1, 1, 1, 2}, {0, -INFINITY});
   write_safetensors(in, file);
   EXPECT_EQ(run(" --features bias=fp32/k").code, 0);
   EXPECT_NEAR(first_of(), 1.0, 1e-6) << "the first key alone";
-  file["bias"] = tensor({1, 1, 1, 2}, {0, INFINITY});
+  file["bias"] = numbers({1, 1, 1, 2}, {0, INFINITY});
   write_safetensors(in, file);
   EXPECT_THAT(run(" --features bias=fp32/k").err, ::testing::HasSubstr("\"bias\" holds inf at element 1"));
   // What is dropped can be made again.
@@ -173,6 +174,93 @@ TEST_F(Cli, RunTakesFeaturesFromTheFile) {
   const nlohmann::json printed = nlohmann::json::parse(dropped.out);
   EXPECT_TRUE(printed["dropout_seed"].is_number_unsigned());
   EXPECT_THAT(run(" --features dropout=0.5").out, ::testing::HasSubstr("dropout   seed "));
+}
+
+// Each entry is what it is alone, also one without keys, and one without queries.
+TEST_F(Cli, RunTakesRaggedBatches) {
+  const std::vector<std::int64_t> q_begins = {0, 5, 5, 12, 14}, k_begins = {0, 9, 11, 14, 14};
+  const HostTensor q = wave({14, 4, 16}, 0.1F), k = wave({14, 2, 16}, 0.2F), v = wave({14, 2, 8}, 0.3F);
+  const HostTensor gate = wave({14, 4, 1}, 0.4F);
+  const auto floats = [](const std::vector<std::int64_t>& from) {
+    return std::vector<float>(from.begin(), from.end());
+  };
+  const std::string in = folder_.file("ragged.safetensors");
+  const std::string out = folder_.file("ragged_out.safetensors");
+  std::map<std::string, HostTensor> file = {{"q", q},
+                                            {"k", k},
+                                            {"v", v},
+                                            {"cu_seqlens_q", numbers({5}, floats(q_begins))},
+                                            {"cu_seqlens_k", numbers({5}, floats(k_begins))}};
+  write_safetensors(in, file);
+  const std::string command = "run --qkv " + in + " -o " + out + " --device cpu --measure-limit 0.02 " + cache();
+  const Printed run = heed_command(command + " --causal bottom-right --json");
+  ASSERT_EQ(run.code, 0) << run.err;
+  const nlohmann::json printed = nlohmann::json::parse(run.out);
+  EXPECT_EQ(printed["workload"], "b4h4hkv2l7k9d16dv8:fp32:causal_bottom_right:blhd:ragged");
+  EXPECT_EQ(printed["rows_checked"], 14 * 4);
+  const SafetensorsFile written(out);
+  EXPECT_EQ(written.describe("o").shape, (std::vector<std::int64_t>{14, 4, 8}));
+  EXPECT_EQ(written.describe("lse").shape, (std::vector<std::int64_t>{4, 14}));
+  const std::string o = written.bytes_of("o"), lse = written.bytes_of("lse");
+  double flops = 0;
+  for (std::size_t b = 0; b < 4; ++b) {
+    Workload entry = parse_workload("b1h4hkv2l1d16dv8:fp32:causal_bottom_right:blhd");
+    entry.len_q = q_begins[b + 1] - q_begins[b];
+    entry.len_k = k_begins[b + 1] - k_begins[b];
+    if (entry.len_q == 0) continue;
+    flops += entry.len_k > 0 ? entry.flops() : 0;
+    const auto row_of = [](const HostTensor& t, std::int64_t row) {
+      return t.bytes.data() + row * t.shape[1] * t.shape[2] * static_cast<std::int64_t>(sizeof(float));
+    };
+    const HostTensors tensors = {row_of(q, q_begins[b]), row_of(k, k_begins[b]), row_of(v, k_begins[b]),
+                                 {0, 16, 4 * 16},        {0, 16, 2 * 16},        {0, 8, 2 * 8}};
+    const std::vector<RowIndex> rows = all_rows(entry);
+    ReferenceRows expected;
+    if (entry.len_k > 0) {
+      expected = reference_attention(entry, tensors, rows);
+    } else {
+      expected.out.assign(rows.size() * 8, 0);
+      expected.lse.assign(rows.size(), -INFINITY);
+    }
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      const std::int64_t row = q_begins[b] + rows[i].row;
+      const auto at = static_cast<std::size_t>(row * 4 + rows[i].head) * 8;
+      for (std::size_t d = 0; d < 8; ++d)
+        ASSERT_NEAR(load_element(Dtype::fp32, o.data(), at + d), expected.out[i * 8 + d], 1e-4) << b << " " << row;
+      const float got = load_element(Dtype::fp32, lse.data(), static_cast<std::size_t>(rows[i].head * 14 + row));
+      if (std::isinf(expected.lse[i]))
+        ASSERT_EQ(got, expected.lse[i]);
+      else
+        ASSERT_NEAR(got, expected.lse[i], 1e-4);
+    }
+  }
+  EXPECT_NEAR(printed["tflops"].get<double>() * printed["us"].get<double>() * 1e6, flops, 1e-3 * flops);
+  EXPECT_EQ(heed_command("verify fwd_cpu --qkv " + in + " --device cpu " + cache()).code, 0);
+
+  file["v"] = wave({14, 2, 16}, 0.3F);
+  file["out_gate"] = gate;
+  write_safetensors(in, file);
+  ASSERT_EQ(heed_command(command).code, 0);
+  const std::string wide = SafetensorsFile(out).bytes_of("o");
+  const Printed gated = heed_command(command + " --features out_gate=head");
+  ASSERT_EQ(gated.code, 0) << gated.err;
+  const std::string narrow = SafetensorsFile(out).bytes_of("o");
+  for (std::size_t i = 0; i < 14 * 4 * 16; ++i) {
+    const double open = 1 / (1 + std::exp(-load_element(Dtype::fp32, gate.bytes.data(), i / 16)));
+    ASSERT_NEAR(load_element(Dtype::fp32, narrow.data(), i), open * load_element(Dtype::fp32, wide.data(), i), 1e-5);
+  }
+  expect_refusal(command + " --layout bhld", 2, "leave --layout out");
+  write_npy(folder_.file("q.npy"), q);
+  expect_refusal("run --q " + folder_.file("q.npy") + " --k " + folder_.file("q.npy") + " --v " +
+                     folder_.file("q.npy") + " -o " + out + " --device cpu " + cache(),
+                 1, ".safetensors file of a ragged batch");
+  // Of four dimensions the offsets say nothing.
+  for (const auto& [name, t] :
+       {std::pair{"q", wave({1, 14, 4, 16}, 0)}, {"k", wave({1, 14, 2, 16}, 1)}, {"v", wave({1, 14, 2, 16}, 2)}})
+    file[name] = t;
+  write_safetensors(in, file);
+  EXPECT_THAT(heed_command(command + " --layout blhd").err,
+              ::testing::HasSubstr("also holds cu_seqlens_k, cu_seqlens_q"));
 }
 
 TEST_F(Cli, RunRefusesBeforeItWorks) {

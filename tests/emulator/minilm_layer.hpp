@@ -14,7 +14,7 @@
 #include "tensors/tensor_file.hpp"
 #include "testing.hpp"
 #include "verify/against_unfused.hpp"
-#include "verify/inputs.hpp"
+#include "verify/given_features.hpp"
 #include "verify/scenario.hpp"
 #include "worker/protocol.hpp"
 

@@ -8,6 +8,7 @@
 #include "base/random.hpp"
 #include "testing.hpp"
 #include "verify/gate.hpp"
+#include "verify/given_features.hpp"
 #include "verify/scenario.hpp"
 
 namespace heed::verify {

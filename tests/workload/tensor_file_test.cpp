@@ -92,6 +92,50 @@ TEST(TensorFile, NumbersOfFeaturesHaveTheirOwnDtypes) {
                Error);
 }
 
+TEST(TensorFile, ThreeDimensionsAreARaggedBatch) {
+  const TemporaryFolder folder;
+  const std::string path = folder.file("a.safetensors");
+  // q of 3 rows, k and v of 5; int32 offsets of as many numbers as are given.
+  const auto file = [&](const std::vector<int>& of_q, const std::vector<int>& of_k, const std::string& v = "[5,1,4]") {
+    std::string offsets;
+    for (const std::vector<int>* numbers : {&of_q, &of_k})
+      for (const int number : *numbers) offsets += number_bytes(static_cast<std::uint32_t>(number), 4);
+    const std::size_t end = 128 + 4 * of_q.size();
+    const auto entry = [](const std::vector<int>& numbers, std::size_t begin) {
+      return R"({"dtype":"I32","shape":[)" + std::to_string(numbers.size()) + R"(],"data_offsets":[)" +
+             std::to_string(begin) + "," + std::to_string(begin + 4 * numbers.size()) + "]}";
+    };
+    write(
+        path,
+        safetensors(
+            R"({"q":{"dtype":"F16","shape":[3,2,4],"data_offsets":[0,48]},"k":{"dtype":"F16","shape":[5,1,4],"data_offsets":[48,88]},)"
+            R"("v":{"dtype":"F16","shape":)" +
+                v + R"(,"data_offsets":[88,128]})" + (of_q.empty() ? "" : ",\"cu_seqlens_q\":" + entry(of_q, 128)) +
+                (of_k.empty() ? "" : ",\"cu_seqlens_k\":" + entry(of_k, end)) + "}",
+            halves(64) + offsets));
+    return read_qkv_safetensors(path, Layout::bhld);
+  };
+  const QkvTensors ragged = file({0, 1, 1, 3}, {0, 0, 2, 5});
+  EXPECT_EQ(to_string(ragged.workload), "b3h2hkv1l2k3d4:fp16:blhd:ragged");
+  EXPECT_EQ(ragged.lengths, (std::vector<EntryLengths>{{1, 0}, {0, 2}, {2, 3}}));
+  EXPECT_NE(file({0, 1, 1, 3}, {0, 2, 2, 5}).digest, ragged.digest);
+  const auto refuses = [&](const std::vector<int>& of_q, const std::vector<int>& of_k, const std::string& words,
+                           const std::string& v = "[5,1,4]") {
+    expect_error(ErrorCode::invalid_input, words, [&] { file(of_q, of_k, v); });
+  };
+  refuses({}, {0, 5}, "no tensor cu_seqlens_q of numbers; four dimensions are needed");
+  refuses({0, 3}, {}, "no tensor cu_seqlens_k");
+  refuses({0, 3}, {0, 2, 5}, "cu_seqlens_q has 2 numbers and cu_seqlens_k has 3");
+  refuses({0}, {0}, "has shape [1]; it is (batch + 1)");
+  refuses({0, 2, 1, 3}, {0, 1, 2, 5}, "holds 1 at element 2; its numbers are whole, from 0 to 3, and never decrease");
+  refuses({0, 4}, {0, 5}, "holds 4 at element 1");
+  refuses({0, -1, 3}, {0, 1, 5}, "holds -1 at element 1");
+  refuses({1, 3}, {0, 5}, "\"cu_seqlens_q\" goes from 1 to 3");
+  refuses({0, 3}, {0, 4}, "the last ends with the 5 rows");
+  refuses({0, 3}, {0, 5}, "tensor \"v\" has shape [1, 5, 1, 4]; three dimensions are needed, as q has them",
+          "[1,5,1,4]");
+}
+
 TEST(TensorFile, LayoutDecidesWhichAxisIsTheHead) {
   const TemporaryFolder folder;
   write(
