@@ -246,7 +246,7 @@ void add_build(CLI::App& app, int& exit_code) {
   CLI::App* command = app.add_subcommand(
       "build", "Build a variant into a file, and print its launch: entry, grid, threads, shared memory, parameters");
   command->add_option("variant", o->variant, "auto, family or family:knob=value,...");
-  o->workload.add_to(*command);
+  o->workload.add_shape_to(*command);
   o->machine.add_to(*command);
   command->add_option(
       "--arch", o->arch,

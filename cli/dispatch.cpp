@@ -86,7 +86,7 @@ void add_dispatch(CLI::App& app, int& exit_code) {
   auto o = std::make_shared<DispatchOptions>();
   CLI::App* command =
       app.add_subcommand("dispatch", "The program that libheed runs for a workload, and the reason; needs no GPU");
-  o->workload.add_to(*command);
+  o->workload.add_shape_to(*command);
   command->add_option(
       "--arch", o->arch,
       "sm_80, sm_86, sm_89, sm_90a, compute_80, a level of CPUs as x86-64-v3, or cpu (this one) [this machine's "

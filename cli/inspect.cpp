@@ -178,7 +178,7 @@ void add_emit(CLI::App& app, int& exit_code) {
   CLI::App* command = app.add_subcommand("emit", "Print the source of a variant, as it is handed to the compiler");
   command->add_option("variant", o->variant, "auto, family or family:knob=value,...; or t17, trial 17 of the database")
       ->required();
-  o->workload.add_to(*command);
+  o->workload.add_shape_to(*command);
   o->store.add_to(*command);
   command->add_flag("--whole", o->whole, "With every device source that it includes, as one file [always of a trial]");
   command->add_option(

@@ -216,7 +216,7 @@ void add_landscape(CLI::App& app, int& exit_code) {
   CLI::App* command = app.add_subcommand(
       "landscape",
       "Measure every point of a reduced space of a family, for heed simulate and other tuners (T4 format)");
-  o->workload.add_to(*command);
+  o->workload.add_shape_to(*command);
   o->machine.add_to(*command);
   command->add_option("--family", o->family, "Kernel family [the default for the workload]");
   command->add_option(

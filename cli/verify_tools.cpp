@@ -86,6 +86,10 @@ int verify_sanitized(const VerifyOptions& o) {
     add("--layout", o.workload.layout);
     add("--quantised", o.workload.quantised);
     add("--features", o.workload.features);
+    add("--qkv", o.workload.qkv);
+    add("--q", o.workload.q);
+    add("--k", o.workload.k);
+    add("--v", o.workload.v);
     if (o.workload.scale) add("--scale", fmt::format("{}", *o.workload.scale));
     add("--cache", o.machine.cache);
     add("--db", o.store.path);

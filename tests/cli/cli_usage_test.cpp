@@ -69,6 +69,8 @@ TEST_F(Cli, WrongUsageExitsWithTwo) {
                  "unknown option \"--trails\"; did you mean \"--trials\"?");
   expect_refusal("dispatch --shpae=b1h8l512d64", 2, "unknown option \"--shpae\"; did you mean \"--shape\"?");
   expect_refusal("programs list", 2, "file is required");
+  for (const char* command : {"dispatch", "emit auto", "build auto -o x", "landscape -o x"})
+    expect_refusal(std::string(command) + " --shape b1h8l512d64 --qkv q.safetensors", 2, "unknown option \"--qkv\"");
   for (const char* arguments :
        {"--json", "evovle --json", "evolve --json --trials many", "run --json", "evolve --json"}) {
     const Printed run = heed_command(arguments);
