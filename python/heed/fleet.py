@@ -3,7 +3,7 @@
     python -m heed.fleet evolve --workloads calls.json --trials 45 --book heed.book -o results
     python -m heed.fleet evolve --workloads calls.json --address auto --kind H100 -o results
 
-A task is one workload on one whole GPU of a kind, or on all processors of a node; what it brings back is a book of its champion and the evidence of
+A task is one workload on one whole GPU of a kind, or on processors of a node, all of them or so many that no other task has; what it brings back is a book of its champion and the evidence of
 its run. A task whose worker or node dies runs again on another, and costs the others nothing. What has come back lies in the folder of results, one file a workload,
 device, kind of GPU and set of further options: the same command puts its champions into the book, if they are not there, and goes on where it was.
 Ray (https://docs.ray.io) is not a requirement of Heed: pip install "ray[default]". Every node needs the same version of Heed.
@@ -11,8 +11,11 @@ Ray (https://docs.ray.io) is not a requirement of Heed: pip install "ray[default
 
 import argparse
 import base64
+import contextlib
+import fcntl
 import hashlib
 import json
+import os
 import re
 import subprocess
 import sys
@@ -23,6 +26,7 @@ from pathlib import Path
 from heed import program
 
 RETRIES = 3  # of a task whose worker or node died
+PROCESSORS_WAIT_S = 60.0  # for processors of a search that has just ended
 DONE = "done"
 
 
@@ -51,9 +55,69 @@ def version_of(heed):
     return done.stdout.strip()
 
 
-def search(workload, arguments, version, heed=None):
+def _by_core(processors):
+    """Processors in an order in which those of one core are neighbours: two searches that share one disturb each other's times."""
+
+    def core_of(processor):
+        try:
+            siblings = Path(f"/sys/devices/system/cpu/cpu{processor}/topology/thread_siblings_list").read_text(encoding="ascii")
+            return int(re.match(r"\d+", siblings).group())
+        except (OSError, AttributeError):
+            return processor
+
+    return sorted(processors, key=lambda processor: (core_of(processor), processor))
+
+
+@contextlib.contextmanager
+def held_processors(count, wait_s=PROCESSORS_WAIT_S):
+    """So many processors of this node, for as long as the context lasts: a set that shares none with that of any other search of this user.
+
+    Ray counts processors and chooses none. A lock on a file for each, which ends with the process, does.
+
+    @raises FleetError where there are not so many, or others hold them for longer than `wait_s`
+    """
+    usable = _by_core(os.sched_getaffinity(0))
+    if len(usable) < count:
+        raise FleetError(f"a task takes {count} processors (--processors), and this node lets it use {len(usable)}")
+    folder = Path(tempfile.gettempdir()) / f"heed.fleet-{os.getuid()}"
+    end = time.monotonic() + wait_s
+    while True:
+        with contextlib.ExitStack() as locks:
+            held = set()
+            try:
+                folder.mkdir(mode=0o700, exist_ok=True)
+                for processor in usable:
+                    if len(held) < count:
+                        file = locks.enter_context(open(folder / str(processor), "w", encoding="ascii"))
+                        with contextlib.suppress(BlockingIOError):
+                            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                            held.add(processor)
+            except OSError as error:
+                raise FleetError(f"processors cannot be held by files in {folder}: {error}") from error
+            if len(held) == count:
+                yield held
+                return
+        if time.monotonic() > end:
+            raise FleetError(f"{len(held)} of {count} processors (--processors) of this node are free; other searches hold the rest")
+        time.sleep(0.2)
+
+
+def _as_a_child_of(processors):
+    """What a child does before it becomes heed: it ends with its parent, and runs on these processors alone, if any are named."""
+    end_with_parent = program.ending_with_parent()
+
+    def prepare():
+        end_with_parent()
+        if processors:
+            os.sched_setaffinity(0, processors)
+
+    return prepare
+
+
+def search(workload, arguments, version, heed=None, processors=None):
     """One task: `heed evolve` of one workload on this node. Runs in a worker of Ray, which shows it the GPU that it holds and no other.
 
+    @param processors how many it may run on; None for all
     @returns a row: workload, state ("done", "failed" or "refused"), reason, run (what --json printed), book (base64; None without a champion),
     evidence (a JSON value; None where the run failed), seconds
     """
@@ -64,10 +128,10 @@ def search(workload, arguments, version, heed=None):
         here = version_of(heed)
         if here != version:
             return {**row, "state": "refused", "reason": f"this node has {here!r}, the one that sent the task {version!r}; install the same Heed on both"}
-        with tempfile.TemporaryDirectory() as folder:
+        with tempfile.TemporaryDirectory() as folder, held_processors(processors) if processors else contextlib.nullcontext(set()) as held:
             book, evidence = Path(folder) / "heed.book", Path(folder) / "run.json"
             command = [heed, "evolve", "--shape", workload, "--db", f"{folder}/heed.db", "--book", str(book), "--evidence", str(evidence), "--json", *arguments]
-            done = subprocess.run(command, capture_output=True, text=True, preexec_fn=program.ending_with_parent())
+            done = subprocess.run(command, capture_output=True, text=True, preexec_fn=_as_a_child_of(held))
             if done.returncode != 0:
                 lines = done.stderr.strip().splitlines() or [f"heed evolve ended with {done.returncode}"]
                 return {**row, "state": "refused" if done.returncode == 2 else "failed", "reason": lines[-1]}
@@ -84,8 +148,8 @@ def search(workload, arguments, version, heed=None):
 def demand(nodes, device, kind, processors):
     """What a task asks of a node: a dict for Ray's options. @raises FleetError where no node has it
 
-    A search on processors has threads on all of its node, and a second one there disturbs its times: a task asks for so many that no node has room
-    for two. Nodes of less than half of the largest one's processors are then too small for any.
+    A search on all processors of a node is disturbed by a second one there: without a number a task asks for so many that no node has room for two.
+    Nodes of less than half of the largest one's processors are then too small for any.
 
     @param nodes what each has, as ray.nodes() gives it under "Resources"
     @param processors of a task with device "cpu"; None for those of a node
@@ -112,14 +176,27 @@ def can_run(node, needs):
     return node.get("CPU", 0) >= needs.get("num_cpus", 0) and node.get("GPU", 0) >= needs.get("num_gpus", 0) and ("accelerator_type" not in needs or kind in node)
 
 
+def processors_of(options):
+    """How many processors a task is given; None for all of a node, and where it searches on a GPU."""
+    return options.processors if options.device == "cpu" else None
+
+
 def asked_of(options, version):
     """What makes two searches of a workload the same one but for `trials`: a dict, which is kept in the row of its result."""
-    return {"version": version, "device": options.device, "kind": options.kind, "extra": list(options.extra), "trials": options.trials}
+    return {
+        "version": version,
+        "device": options.device,
+        "kind": options.kind,
+        "processors": processors_of(options),
+        "extra": list(options.extra),
+        "trials": options.trials,
+    }
 
 
 def file_of(folder, workload, asked):
-    """The file of a workload's result. Searches on another device, of another kind of GPU or with other options have files of their own."""
-    parts = [workload, *(["cpu"] if asked["device"] == "cpu" else []), *([asked["kind"]] if asked["kind"] else [])]
+    """The file of a workload's result. Searches on another device, of another kind of GPU, on other processors or with other options have files of their own."""
+    of_some = f"cpu{asked['processors']}" if asked["processors"] else "cpu"
+    parts = [workload, *([of_some] if asked["device"] == "cpu" else []), *([asked["kind"]] if asked["kind"] else [])]
     if asked["extra"]:
         parts.append(hashlib.sha256(json.dumps(asked["extra"]).encode()).hexdigest()[:8])
     return Path(folder) / (re.sub(r"[^A-Za-z0-9._-]+", "_", ".".join(parts)) + ".json")
@@ -129,8 +206,9 @@ def finished(folder, workload, asked):
     """The row that an earlier command left, where it is done and of the same search with as many trials; else None."""
     try:
         row = json.loads(file_of(folder, workload, asked).read_text(encoding="utf-8"))
-        same = row["workload"] == workload and all(row["asked"][name] == value for name, value in asked.items() if name != "trials")
-        return row if row["state"] == DONE and same and row["asked"]["trials"] >= asked["trials"] else None
+        earlier = {"processors": None} | row["asked"]  # a row without a number is of a whole node
+        same = row["workload"] == workload and all(earlier[name] == value for name, value in asked.items() if name != "trials")
+        return row if row["state"] == DONE and same and earlier["trials"] >= asked["trials"] else None
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
@@ -210,7 +288,7 @@ def evolve(options, say):
             say(f"{len(left)} searches on {able} of {len(nodes)} nodes" + (f", dashboard http://{cluster.dashboard_url}" if cluster.dashboard_url else ""))
             arguments = ["--trials", str(options.trials), "--device", options.device, *options.extra]
             task = ray.remote(max_retries=RETRIES, max_calls=1)(search)
-            under_way = {task.options(name=f"heed evolve {one}", **needs).remote(one, arguments, version): one for one in left}
+            under_way = {task.options(name=f"heed evolve {one}", **needs).remote(one, arguments, version, None, processors_of(options)): one for one in left}
             try:
                 while under_way:
                     (ready, *_), _ = ray.wait(list(under_way), num_returns=1)
@@ -249,7 +327,7 @@ def main(arguments=None):
         "--processors",
         type=int,
         metavar="N",
-        help="processors of Ray that a task with --device cpu takes [all of a node]. A search has threads on all of its node in any case: where several share one, they disturb each other's times",
+        help="processors that a task with --device cpu takes, which no other task on its node then runs on [all of a node]. Tasks that share a node share its caches and its memory",
     )
     command.add_argument("--json", action="store_true", help="print the results as JSON")
     command.add_argument("extra", nargs="*", metavar="-- OPTION", help="more options for heed evolve, behind --")

@@ -33,6 +33,8 @@ elif arguments[0] == "book":
 else:
     value = lambda name: arguments[arguments.index(name) + 1]
     workload = value("--shape")
+    with open(folder + "/processors", "a") as file:
+        file.write(",".join(map(str, sorted(os.sched_getaffinity(0)))) + "\\n")
     with open(folder + "/started", "a") as file:
         file.write(workload + "\\n")
     if workload == "b9":
@@ -159,22 +161,51 @@ class Fleet(unittest.TestCase):
         self.assertIn("3 searches on 1 of 2 nodes", err)
         self.assertFalse(fleet.can_run({"CPU": 1.0, "GPU": 1.0, "accelerator_type:L4": 1.0}, {"num_gpus": 1, "accelerator_type": "H100"}))
 
+    def test_tasks_of_one_node_share_no_processor(self):
+        usable = os.sched_getaffinity(0)
+        with mock.patch.object(tempfile, "tempdir", str(self.folder)):
+            with fleet.held_processors(1) as held:
+                self.assertEqual(len(held), 1)
+                self.assertLessEqual(held, usable)
+                if len(usable) > 1:
+                    with fleet.held_processors(1, wait_s=0) as other:
+                        self.assertTrue(held.isdisjoint(other))
+                with self.assertRaisesRegex(fleet.FleetError, f"of {len(usable)} processors .* are free; other searches hold the rest"):
+                    with fleet.held_processors(len(usable), wait_s=0):
+                        self.fail("one of them is held")
+            with fleet.held_processors(len(usable), wait_s=0) as every:
+                self.assertEqual(every, usable)
+            with self.assertRaisesRegex(fleet.FleetError, f"takes 9999 processors .*lets it use {len(usable)}"):
+                with fleet.held_processors(9999):
+                    self.fail("no node has so many")
+
+    def test_a_search_runs_on_the_processors_it_was_given(self):
+        self.write(["b1"])
+        usable = os.sched_getaffinity(0)
+        with mock.patch.object(tempfile, "tempdir", str(self.folder)):
+            for arguments in ([], ["--processors", 1]):
+                code, _, err, _ = self.call_on([{"CPU": float(len(usable))}], "--device", "cpu", *arguments)
+                self.assertEqual(code, 0, err)
+        whole, one = self.lines("processors")
+        self.assertEqual(whole, ",".join(map(str, sorted(usable))))
+        self.assertIn(int(one), usable)
+
     def test_results_are_kept_and_broken_ones_are_not_taken(self):
         folder = self.folder / "results"
         folder.mkdir()
-        asked = {"version": "v", "device": "cuda", "kind": "", "extra": [], "trials": 5}
+        asked = {"version": "v", "device": "cuda", "kind": "", "processors": None, "extra": [], "trials": 5}
         row = {"workload": "b1:fp16", "state": "done", "asked": asked}
         fleet.keep(folder, row)
         for trials in (4, 5):
             self.assertEqual(fleet.finished(folder, "b1:fp16", asked | {"trials": trials}), row)
         for workload, other in (("b2", {}), ("b1_fp16", {}), ("b1:fp16", {"version": "w"}), ("b1:fp16", {"trials": 6})):
             self.assertIsNone(fleet.finished(folder, workload, asked | other))
-        for other in ({"device": "cpu"}, {"kind": "H100"}, {"extra": ["--strategy", "islands"]}, {"extra": ["--strategy islands"]}):
+        for other in ({"device": "cpu"}, {"device": "cpu", "processors": 2}, {"kind": "H100"}, {"extra": ["--strategy", "islands"]}, {"extra": ["--strategy islands"]}):
             self.assertIsNone(fleet.finished(folder, "b1:fp16", asked | other))
             fleet.keep(folder, row | {"asked": asked | other})
             self.assertEqual(fleet.finished(folder, "b1:fp16", asked | other)["asked"], asked | other)
         self.assertEqual(fleet.finished(folder, "b1:fp16", asked), row, "others have files of their own")
-        self.assertEqual(len(list(folder.glob("*.json"))), 5)
+        self.assertEqual(len(list(folder.glob("*.json"))), 6)
         for text in ('{"state": "done"', json.dumps(row | {"asked": None})):
             fleet.file_of(folder, "b1:fp16", asked).write_text(text)
             self.assertIsNone(fleet.finished(folder, "b1:fp16", asked))
