@@ -9,6 +9,7 @@
 
 #include "base/check.hpp"
 #include "base/digest.hpp"
+#include "jit/cpu_code.hpp"
 #include "jit/elf_bytes.hpp"
 
 namespace heed::jit {
@@ -17,8 +18,10 @@ namespace {
 constexpr std::uint64_t kPage = 4096;
 #if defined(__x86_64__)
 constexpr unsigned kMachine = EM_X86_64;
+constexpr CpuMachine kCode = CpuMachine::x86_64;
 #else
 constexpr unsigned kMachine = EM_AARCH64;
+constexpr CpuMachine kCode = CpuMachine::aarch64;
 #endif
 constexpr std::uint64_t kMostSpan = 64 << 20;  // of an object in memory; kernels take less than 1 MiB
 
@@ -162,9 +165,12 @@ class ObjectReader {
   void check_overlaps() {
     std::vector<LoadSegment>& all = object_.segments;
     std::sort(all.begin(), all.end(), [](const auto& a, const auto& b) { return a.address < b.address; });
-    for (std::size_t i = 1; i < all.size(); ++i)
+    for (std::size_t i = 1; i < all.size(); ++i) {
       if ((all[i - 1].address + all[i - 1].bytes + kPage - 1) / kPage > all[i].address / kPage)
         violation("two of its segments share a page");
+      else if (all[i - 1].executable && all[i].executable)
+        violation("its code lies in two segments, of which an instruction could have a part each");
+    }
   }
 
   // What is mapped at an address, to the end of its segment's content.
@@ -233,6 +239,8 @@ SharedObject parse_shared_object(std::string_view bytes) {
 
 std::string contract_violation_in_shared_object(const SharedObject& object, std::string_view entry) {
   if (!object.violation.empty()) return object.violation;
+  for (const LoadSegment& s : object.segments)
+    if (std::string found = s.executable ? violation_in_cpu_code(s.content, kCode) : ""; !found.empty()) return found;
   const std::optional<std::uint64_t> address = object.find(entry);
   if (!address) return fmt::format("it has no function {}", entry);
   for (const LoadSegment& s : object.segments)

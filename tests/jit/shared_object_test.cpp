@@ -103,6 +103,18 @@ TEST(SharedObject, WhatALoaderWouldHaveToDoIsRefused) {
               ::testing::HasSubstr("calls puts"));
 }
 
+#if defined(__x86_64__)
+// A jump into the middle of an instruction finds others there, which no reader of sources has seen.
+TEST(SharedObject, AFlushWithinAConstantIsRefused) {
+  const auto with = [](const std::string& constant) {
+    return violation_of("", "unsigned long long y; asm(\"movabs $" + constant + ", %0\" : \"=r\"(y)); return x + y;");
+  };
+  EXPECT_THAT(with("0x90909090c33fae0f"), ::testing::HasSubstr("clflush"));
+  EXPECT_EQ(with("0x90909090c33fae0e"), "");
+  EXPECT_EQ(violation_of("", "__builtin_ia32_sfence(); return x;"), "");
+}
+#endif
+
 TEST(SharedObject, EqualProgramsHaveEqualDigestsAndEverythingMappedCounts) {
   const auto code = [](const std::string& before, const std::string& body) {
     const BuildOutcome outcome = build(before + "\nextern \"C\" int heed_forward(int x) { " + body + " }\n");
