@@ -75,7 +75,8 @@ Reply Mailbox::ask(const Conversation& conversation) {
     }
     sleep_for(kLookEvery_s);
   }
-  if (fs::file_size(awaited) > kMostReplyBytes)
+  std::error_code gone;  // again by now: reading it says so
+  if (const std::uintmax_t bytes = fs::file_size(awaited, gone); !gone && bytes > kMostReplyBytes)
     throw Error(ErrorCode::model, fmt::format("{} has more than 10 MB; a patch is far smaller", awaited.string()),
                 awaited.string());
   Reply reply;

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <optional>
+#include <set>
+#include <tuple>
 
 #include "base/text.hpp"
 #include "source/hunks.hpp"
@@ -89,6 +91,13 @@ void make_plain(Edits& edits) {
     for (std::vector<std::string>* lines : {&one.search, &one.replace})
       for (std::string& line : *lines) line = plain(line);
   for (WholeFile& file : edits.files) file.text = plain(file.text);
+}
+
+// Models show an edit and give it once more at the end. Where it has been made its lines are no longer there.
+void leave_out_repeats(std::vector<Replacement>& all) {
+  std::set<std::tuple<std::string, int, std::vector<std::string>, std::vector<std::string>>> known;
+  std::erase_if(
+      all, [&](const Replacement& one) { return !known.emplace(one.path, one.hint, one.search, one.replace).second; });
 }
 
 // What a model thinks before it answers holds drafts of edits, which are none: up to </think>, with or without <think>
@@ -291,6 +300,8 @@ Edits parse_edits(std::string_view reply) {
     throw EditError(fmt::format("the reply has {}; at most {} are read", human_bytes(static_cast<double>(reply.size())),
                                 human_bytes(static_cast<double>(kMostReply))));
   if (reply.find('\0') != std::string_view::npos) throw EditError("the reply holds bytes of zero, so it is no text");
+  constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";  // of some editors
+  if (reply.starts_with(kByteOrderMark)) reply.remove_prefix(kByteOrderMark.size());
   std::vector<std::string> lines = split(reply, '\n');
   for (std::string& line : lines)
     while (line.ends_with('\r')) line.pop_back();
@@ -302,6 +313,7 @@ Edits parse_edits(std::string_view reply) {
         "the reply holds no edit: neither a block of <<<<<<< SEARCH, =======, >>>>>>> REPLACE, nor a unified diff, nor "
         "a "
         "whole <file path=\"...\">");
+  leave_out_repeats(edits.replacements);
   make_plain(edits);
   return edits;
 }

@@ -40,6 +40,19 @@ TEST(Edits, APathBehindTheMarkAndLineEndsOfWindows) {
   EXPECT_THAT(edits.replacements.at(0).search, ElementsAre("x"));
 }
 
+// Drafts are shown, then all edits are given; some editors put a mark of their own in front of what they save.
+TEST(Edits, AnEditGivenTwiceIsOne) {
+  const std::string block = "<<<<<<< SEARCH\nx\n=======\ny\n>>>>>>> REPLACE\n";
+  const Edits edits =
+      parse_edits("cpu/rows.hpp\n" + block + "All of them:\ncpu/rows.hpp\n" + block + "cpu/simd.hpp\n" + block);
+  ASSERT_EQ(edits.replacements.size(), 2U);
+  EXPECT_EQ(edits.replacements[0].path, "cpu/rows.hpp");
+  EXPECT_EQ(edits.replacements[1].path, "cpu/simd.hpp");
+  EXPECT_EQ(parse_edits("@@ -1,1 +1,1 @@\n-x\n+y\n@@ -9,1 +9,1 @@\n-x\n+y\n").replacements.size(), 2U)
+      << "hunks of two places";
+  EXPECT_EQ(parse_edits("\xef\xbb\xbf" + block).replacements.size(), 1U) << "behind a byte order mark";
+}
+
 TEST(Edits, UnifiedDiffsBareAndInAFence) {
   const std::string diff =
       "diff --git a/cpu/rows.hpp b/cpu/rows.hpp\nindex 12..34 100644\n--- a/cpu/rows.hpp\n+++ b/cpu/rows.hpp\n"
