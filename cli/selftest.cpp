@@ -22,6 +22,7 @@ constexpr int kComparisons = 200;
 struct SelftestOptions {
   MachineOptions machine;
   int comparisons = 0;  // 0: the zoo
+  std::vector<std::string> only;
   std::string evidence;
 };
 
@@ -47,12 +48,14 @@ int run_zoo(const SelftestOptions& o) {
   const DeviceFacts device = o.machine.choose();
   const auto builder = o.machine.builder();
   remark(as_json, fmt::format("running the exploit zoo on {}\n", device.name));
-  const std::vector<exploits::SelftestRow> rows =
-      exploits::run_selftest(device, *builder, [&](const exploits::SelftestRow& row) {
+  const std::vector<exploits::SelftestRow> rows = exploits::run_selftest(
+      device, *builder,
+      [&](const exploits::SelftestRow& row) {
         remark(as_json, line_of(row));
         if (!row.caught)
           remark(as_json, fmt::format("        expected {}; {}", row.expected, split(row.reason, '\n').front()));
-      });
+      },
+      o.only);
   int failures = 0;
   int exploits = 0;
   nlohmann::json all = nlohmann::json::array();
@@ -144,11 +147,16 @@ void add_selftest(CLI::App& app, int& exit_code) {
                                      "hundred may be called faster [200]")
                         ->expected(0, 1)
                         ->default_str(std::to_string(kComparisons));
-  command->add_option("--evidence", o->evidence, "Write the result as evidence to this JSON file");
+  CLI::Option* evidence =
+      command->add_option("--evidence", o->evidence, "Write the result as evidence to this JSON file");
+  command->add_option("--exploit", o->only, "Run this exploit alone; may be given several times [all]")
+      ->excludes(aa)
+      ->excludes(evidence);
   command->footer(
       "Examples:\n"
       "  heed selftest\n"
       "  heed selftest --aa 200 --evidence aa.json\n"
+      "  heed selftest --exploit claims_to_be_done\n"
       "Exit code 0 when every exploit is caught and the honest kernel passes (--aa: when few enough comparisons are "
       "called faster), 1 otherwise.");
   command->callback([o, aa, &exit_code] {

@@ -122,6 +122,18 @@ TEST(Zoo, HasAtLeastTwentyExploitsADevice) {
   for (const char* arch : {"sm_80", "sm_89", "sm_90a"}) EXPECT_GE(count(gpu_limits(arch)), 20) << arch;
 }
 
+TEST(Zoo, RunsTheNamedExploitsAlone) {
+  const auto rows =
+      exploits::run_selftest(cpu_facts(), builder(), [](const exploits::SelftestRow&) {}, {"lse_base_two"});
+  ASSERT_EQ(rows.size(), 2U);
+  EXPECT_EQ(rows[0].name, "honest");
+  EXPECT_EQ(rows[1].name, "lse_base_two");
+  EXPECT_TRUE(rows[0].caught && rows[1].caught);
+  testing_support::expect_error(ErrorCode::usage, "there is no exploit lse_base_tow", [] {
+    (void)exploits::run_selftest(cpu_facts(), builder(), [](const exploits::SelftestRow&) {}, {"lse_base_tow"});
+  });
+}
+
 TEST(Zoo, EveryExploitIsCaughtForWhatItIs) {
   for (const exploits::SelftestRow& row :
        exploits::run_selftest(cpu_facts(), builder(), [](const exploits::SelftestRow&) {}))
