@@ -17,18 +17,16 @@
 namespace heed::measure {
 namespace {
 
-constexpr int kEarlier = -1;   // written by the replay before the one that was stopped, or by the lead
-constexpr int kUnderWay = -2;  // may hold anything
-
 constexpr double kMostCheckedBytes = 256e6;  // of sets looked at in one check, but one set at least
 constexpr double kAllRowsFlops = 0.1e9;      // of the launches of all sets: up to there every row is recomputed
-constexpr std::size_t kAtOnce = 64;          // elements of a row
+constexpr double kTurnedShare = 0.125;       // of the usual rows: of the launches in front of which a replay paused
 constexpr double kOutlier = 32;
 constexpr int kOutlierEvery = 16;
 // The largest of many is about 4 sigma: 60, and 160, where e^160 is no fp32 number: without the maximum it overflows.
 constexpr double kLargeScoreDeviations[] = {15, 40};
 constexpr double kLargestScoreDeviation = 50;
-constexpr int kMostExponent = 8;  // of N(0, 1): 6 * 2^8 is far from 65504, for K and for the oracle's Q
+constexpr double kLoudScoreDeviation = 64;  // one score in 12 overflows without the maximum
+constexpr int kMostExponent = 8;            // of N(0, 1): 6 * 2^8 is far from 65504, for K and for the oracle's Q
 
 // A CPU launches in the arena, which the worker and this process share; a device in memory of its own.
 bool is_in_place(const worker::Worker& worker) {
@@ -67,41 +65,60 @@ std::vector<float> scales(const Workload& w, KeyScale kind, Random& random) {
   return result;
 }
 
+float loudness(const Workload& w) {
+  const double deviation = w.softmax_scale() * std::sqrt(static_cast<double>(w.dim));
+  if (!(deviation > 0)) return 1;
+  const int exponent = static_cast<int>(std::lround(std::log2(kLoudScoreDeviation / deviation)));
+  return static_cast<float>(std::ldexp(1.0, std::clamp(exponent, 0, kMostExponent)));
+}
+
 }  // namespace
 
-SpotCheck::SpotCheck(TimedSets& sets, std::uint64_t seed, bool whole_passes) : sets_(sets), seed_(seed) {
+void SpotCheck::choose_outputs(Random& random) {
+  looked_at_ = some_of(sets_.plan().sets, static_cast<double>(sets_.stride()), random);
+  outputs_ = looked_at_;
+  if (sets_.outputs() > sets_.plan().sets)
+    outputs_ = some_of(sets_.outputs(), static_cast<double>(sets_.scene(0).o().bytes), random);
+}
+
+SpotCheck::SpotCheck(TimedSets& sets, std::uint64_t seed, WholePasses) : sets_(sets), seed_(seed) {
+  Random random(seed);
+  choose_outputs(random);
+  launches_ = sets.plan().launches;
+  totals_ = {sets.product()};
+}
+
+SpotCheck::SpotCheck(TimedSets& sets, std::uint64_t seed, const Choice& choice) : sets_(sets), seed_(seed) {
   const TimingPlan& plan = sets.plan();
   Random random(seed);
-  looked_at_ = some_of(plan.sets, static_cast<double>(sets.stride()), random);
-  outputs_ = looked_at_;
-  if (sets.outputs() > plan.sets)
-    outputs_ = some_of(sets.outputs(), static_cast<double>(sets.scene(0).o().bytes), random);
-  if (whole_passes) {
-    launches_ = plan.launches;
-    totals_ = {sets.product()};
-    return;
-  }
+  choose_outputs(random);
   replays_ = static_cast<int>(random.below(static_cast<std::uint64_t>(plan.replays)));
   launches_ = 1 + static_cast<int>(random.below(static_cast<std::uint64_t>(plan.launches)));
-  // Half of the checks are of blocks as they are timed.
-  KeyScale kind = KeyScale::ones;
+  if (choice.is_whole) launches_ = plan.launches;
+  std::optional<KeyScale> kind = choice.kind;
+  if (!kind) kind = random.chance(0.5) ? KeyScale::ones : random.chance(0.5) ? KeyScale::large : KeyScale::outliers;
   // Quantised keys, and the oracle's Q, whose channels take the factors, have no room for more than signs.
   const Workload& w = sets.workload();
   const bool has_room = size_of(w.dtype_q()) > 1 && size_of(w.dtype_k()) > 1;
-  if (has_room && sets.inputs() == verify::InputClass::normal && random.chance(0.5))
-    kind = random.chance(0.5) ? KeyScale::large : KeyScale::outliers;
-  const std::vector<float> scale = scales(sets.workload(), kind, random);
+  if (!has_room || sets.inputs() != verify::InputClass::normal) kind = KeyScale::ones;
+  const std::vector<float> scale = scales(w, *kind, random);
   for (int replay = 0; replay < replays_ + 2; ++replay) {
     totals_.push_back(scale);
     for (float& factor : totals_.back())
       if (random.chance(0.5)) factor = -factor;
   }
+  if (kind == KeyScale::loud_keys) {
+    changes_.loud = sets.some_key_rows(random);
+    changes_.loudness = loudness(w);
+  }
+  for (int i = 0; i < std::min(choice.pauses, launches_ - 1); ++i)
+    changes_.pauses.push_back(random.uniform() * (launches_ - 1));
+  std::sort(changes_.pauses.begin(), changes_.pauses.end());
+  for (std::int64_t d = 0; d < w.dim; ++d) changes_.turn.push_back(random.chance(0.5) ? -1.0F : 1.0F);
 }
 
-SpotCheck::SpotCheck(TimedSets& sets, std::uint64_t seed) : SpotCheck(sets, seed, false) {}
-
 SpotCheck SpotCheck::of_whole_passes(TimedSets& sets, std::uint64_t seed) {
-  return {sets, seed, true};
+  return {sets, seed, WholePasses{}};
 }
 
 std::vector<worker::Range> SpotCheck::wanted() const {
@@ -120,7 +137,7 @@ SpotCheck::Image SpotCheck::take(worker::Worker& worker, int slot, bool keep, do
   const bool in_place = is_in_place(worker);
   image.stopped = worker.spot_check(slot, replays_, launches_, sets_.factors_to(totals_),
                                     in_place ? std::vector<worker::Range>() : wanted(), sets_.image_bytes(),
-                                    sets_.image_bytes(), limit_s);
+                                    sets_.image_bytes(), limit_s, changes_);
   if (in_place)
     image.memory = check_memory(worker, image,
                                 keep && inputs_are_protected() ? TimedSets::Reach::but_inputs : TimedSets::Reach::all);
@@ -199,13 +216,23 @@ bool SpotCheck::came_late(const Image& image) const {
   return sets_.outputs() < all && launches_ < all && image.stopped.complete >= all;
 }
 
+bool SpotCheck::is_turned(int writer, const worker::Stopped& stopped) const {
+  if (writer < 0) return false;
+  const int k = sets_.sources(writer).k;
+  return std::count_if(stopped.turned.begin(), stopped.turned.end(),
+                       [&](int launch) { return launch <= writer && sets_.sources(launch).k == k; }) %
+             2 !=
+         0;
+}
+
 // Q carries the factors of K, exactly.
-const verify::Reference& SpotCheck::reference(int output, int writer) {
-  const auto [at, is_new] = references_.try_emplace({output, writer});
+const verify::Reference& SpotCheck::reference(int output, int writer, bool turned, double share) {
+  const auto [at, is_new] = references_.try_emplace({output, writer, turned, share});
   if (!is_new) return at->second;
   const int launch = writer == kEarlier ? earlier_writer(output) : writer;
-  const worker::ChannelFactors& factors = writer == kEarlier ? totals_.at(totals_.size() - 2) : totals_.back();
-  at->second = sets_.reference(launch, factors, substream(seed_, static_cast<std::uint64_t>(output)));
+  worker::ChannelFactors factors = writer == kEarlier ? totals_.at(totals_.size() - 2) : totals_.back();
+  for (std::size_t d = 0; turned && d < factors.size(); ++d) factors[d] *= changes_.turn[d];
+  at->second = sets_.reference(launch, factors, substream(seed_, static_cast<std::uint64_t>(output)), changes_, share);
   return at->second;
 }
 
@@ -247,6 +274,17 @@ verify::Comparison SpotCheck::check_inputs(const TimedSets& sets, worker::Worker
   return {};
 }
 
+// One of the replay that was stopped, where there is any: the lead, whose launches are fewer, may be told from it.
+std::size_t SpotCheck::with_rows(const worker::Worker& worker, const Image& image) const {
+  std::size_t known = outputs_.size();
+  for (std::size_t i = 0; i < outputs_.size(); ++i) {
+    const int by = writer(outputs_[i], image.stopped);
+    if (by >= 0) return i;
+    if (known == outputs_.size() && is_known(worker, outputs_[i], by)) known = i;
+  }
+  return known;
+}
+
 verify::Comparison SpotCheck::check(worker::Worker& worker, const Image& image) {
   verify::Comparison result;
   if (image.stopped.wrote_out_of_bounds) {
@@ -256,12 +294,14 @@ verify::Comparison SpotCheck::check(worker::Worker& worker, const Image& image) 
   }
   result = image.memory ? *image.memory : check_memory(worker, image, TimedSets::Reach::all);
   if (result.finding != Finding::none) return result;
-  // Of one set: the others are compared with another slot's, if that was stopped at the same launch. Where the oracle
-  // costs little, of all: on a CPU small launches are seldom stopped alike.
+  // Of one output: the others are compared with another slot's, if that was stopped at the same launch. Where the
+  // oracle costs little, of all: on a CPU small launches are seldom stopped alike.
   const bool all_rows = sets_.workload().flops() * static_cast<double>(outputs_.size()) <= kAllRowsFlops;
-  bool with_rows = true;
+  const std::size_t one = with_rows(worker, image);
+  const std::vector<int>& turned = image.stopped.turned;
   for (std::size_t i = 0; i < outputs_.size(); ++i) {
     const int by = writer(outputs_[i], image.stopped);
+    const bool is_turn = std::find(turned.begin(), turned.end(), by) != turned.end();
     if (!is_known(worker, outputs_[i], by)) {
       if (by == kUnderWay || !is_in_place(worker) || is_poison(output_of(worker, image, i), sets_.scene(0).o().bytes))
         continue;
@@ -269,90 +309,13 @@ verify::Comparison SpotCheck::check(worker::Worker& worker, const Image& image) 
       result.text = "it was written before its launch began";
       return described(std::move(result), fmt::format("output {}", outputs_[i]), image);
     }
-    const verify::Reference none;
     const int set = sets_.sources(by == kEarlier ? earlier_writer(outputs_[i]) : by).q;
-    result = described(verify::compare_outputs(sets_.scene(set), {output_of(worker, image, i)},
-                                               with_rows ? reference(outputs_[i], by) : none, false),
+    const verify::Reference rows =
+        all_rows || i == one || is_turn
+            ? reference(outputs_[i], by, is_turned(by, image.stopped), all_rows || i == one ? 1 : kTurnedShare)
+            : verify::Reference();
+    result = described(verify::compare_outputs(sets_.scene(set), {output_of(worker, image, i)}, rows, false),
                        fmt::format("output {}", outputs_[i]), image);
-    if (result.finding != Finding::none) return result;
-    with_rows = all_rows;
-  }
-  return result;
-}
-
-SpotCheck::Outputs SpotCheck::outputs(worker::Worker& worker, const Image& image) const {
-  Outputs result;
-  for (std::size_t i = 0; i < outputs_.size(); ++i) {
-    const std::byte* at = output_of(worker, image, i);
-    result.writers.push_back(writer(outputs_[i], image.stopped));
-    // The next slot's image takes the arena's place; a kept image stays.
-    if (image.kept.empty()) at = result.copies.emplace_back(at, at + sets_.scene(0).o().bytes).data();
-    result.at.push_back(at);
-  }
-  return result;
-}
-
-// Each is within the tolerance of the oracle, so they are within twice that of each other. It is calibrated on sampled
-// rows: a row of larger outputs may be off by as much more.
-verify::Comparison SpotCheck::compare(const Outputs& base, const Outputs& trial) const {
-  verify::Comparison result;
-  if (references_.empty()) return result;
-  const verify::Reference& reference = references_.begin()->second;
-  const double absolute = 2 * reference.tolerance.max_abs;
-  const double relative = 2 * reference.tolerance.worst_row;
-  const double largest = std::max(reference.unfused.largest, 1e-30);
-  const Workload& w = sets_.workload();
-  for (std::size_t i = 0; i < outputs_.size(); ++i) {
-    if (base.writers[i] != trial.writers[i] || base.writers[i] == kUnderWay) continue;
-    // Rows are as many in every replay.
-    const int by = base.writers[i] == kEarlier ? last_writer(outputs_[i], sets_.plan().launches) : base.writers[i];
-    const verify::Scene& scene = sets_.scene(sets_.sources(by).q);
-    const std::int64_t rows = w.batch * w.heads * w.len_q;
-    std::vector<double> errors(static_cast<std::size_t>(rows));  // squares
-    std::vector<double> norms(static_cast<std::size_t>(rows));
-    std::mutex mutex;
-    const auto fail = [&](std::int64_t row, const std::string& text) {
-      const std::lock_guard lock(mutex);
-      result.finding = Finding::inexact;
-      result.text = fmt::format(
-          "in the timed launches (stopped in replay {}, launch {} of {}), output {}, (batch {}, head {}, row {}): {}",
-          replays_ + 1, launches_, sets_.plan().launches, outputs_[i], row / w.len_q / w.heads, row / w.len_q % w.heads,
-          row % w.len_q, text);
-    };
-    parallel_for(rows, 0, [&](std::int64_t row) {
-      const RowIndex index{row / w.len_q / w.heads, row / w.len_q % w.heads, row % w.len_q};
-      if (index.row >= scene.rows_of(index.batch)) return;  // an entry of fewer rows
-      const std::size_t at = scene.o_index(index);
-      double error = 0;
-      double norm = 0;
-      double worst = 0;
-      double row_largest = 0;
-      for (std::size_t begin = 0; begin < static_cast<std::size_t>(w.dim_v); begin += kAtOnce) {
-        const std::size_t count = std::min(kAtOnce, static_cast<std::size_t>(w.dim_v) - begin);
-        std::array<double, kAtOnce> want{};
-        std::array<double, kAtOnce> got{};
-        load_elements(w.dtype, base.at[i], at + begin, count, want.data());
-        load_elements(w.dtype, trial.at[i], at + begin, count, got.data());
-        for (std::size_t d = 0; d < count; ++d) {
-          error += (got[d] - want[d]) * (got[d] - want[d]);
-          norm += want[d] * want[d];
-          worst = std::max(worst, std::abs(got[d] - want[d]));
-          row_largest = std::max(row_largest, std::abs(want[d]));
-        }
-      }
-      errors[static_cast<std::size_t>(row)] = error;
-      norms[static_cast<std::size_t>(row)] = norm;
-      const double limit = absolute * std::max(1.0, row_largest / largest);
-      if (worst > limit) fail(row, fmt::format("{:.3g} from the base's output, allowed {:.3g}", worst, limit));
-    });
-    const double smallest = 0.1 * std::sqrt(std::accumulate(norms.begin(), norms.end(), 0.0) /
-                                            static_cast<double>(std::max<std::int64_t>(1, rows)));
-    for (std::int64_t row = 0; row < rows && result.finding == Finding::none; ++row) {
-      const double norm = std::max(std::sqrt(norms[static_cast<std::size_t>(row)]), smallest);
-      const double error = std::sqrt(errors[static_cast<std::size_t>(row)]);
-      if (error > relative * norm)
-        fail(row, fmt::format("{:.3g} of its norm from the base's output, allowed {:.3g}", error / norm, relative));
-    }
     if (result.finding != Finding::none) return result;
   }
   return result;

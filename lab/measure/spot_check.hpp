@@ -9,6 +9,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -24,13 +25,23 @@ enum class KeyScale {
   ones,      ///< as where times are read
   outliers,  ///< one channel in 16 by 32
   large,     ///< all by the power of two with which scores reach about +-60 before the softmax, or +-160
+  /// Of a CPU: about two keys of each head by the power of two with which their scores reach some 200, so that whoever
+  /// looks at a few keys does not see it
+  loud_keys,
 };
 
 /// One place to stop at, for one slot or several.
 class SpotCheck {
  public:
+  /// What is not drawn from the seed.
+  struct Choice {
+    std::optional<KeyScale> kind = {};  ///< none: drawn from those of every device, half of them ones
+    bool is_whole = false;              ///< stops behind the last launch, so that none can be left out at the end
+    int pauses = 0;                     ///< how often the last replay is stopped and goes on; on a CPU alone
+  };
   /// @param sets must outlive it
-  SpotCheck(TimedSets& sets, std::uint64_t seed);
+  SpotCheck(TimedSets& sets, std::uint64_t seed, const Choice& choice);
+  SpotCheck(TimedSets& sets, std::uint64_t seed) : SpotCheck(sets, seed, Choice()) {}
   /// After whole passes over the launch list, with K as it is now: the outputs of eager launches. For `fetch`.
   static SpotCheck of_whole_passes(TimedSets& sets, std::uint64_t seed);
 
@@ -67,6 +78,7 @@ class SpotCheck {
   struct Outputs {
     std::vector<const std::byte*> at;  ///< within a kept image, or one of the copies
     std::vector<int> writers;
+    std::vector<bool> turned;  ///< whether the writer read K that a pause had changed
     std::vector<std::vector<std::byte>> copies;
   };
   [[nodiscard]] Outputs outputs(worker::Worker& worker, const Image& image) const;
@@ -74,7 +86,11 @@ class SpotCheck {
   [[nodiscard]] verify::Comparison compare(const Outputs& base, const Outputs& trial) const;
 
  private:
-  SpotCheck(TimedSets& sets, std::uint64_t seed, bool whole_passes);
+  static constexpr int kEarlier = -1;   // written by the replay before the one that was stopped, or by the lead
+  static constexpr int kUnderWay = -2;  // may hold anything
+  struct WholePasses {};
+  SpotCheck(TimedSets& sets, std::uint64_t seed, WholePasses whole);
+  void choose_outputs(Random& random);
   const std::byte* bytes_of(worker::Worker& worker, const Image& image, std::size_t index) const;
   const std::byte* output_of(worker::Worker& worker, const Image& image, std::size_t index) const;
   [[nodiscard]] bool uses_workspace(int set, const worker::Stopped& stopped) const;
@@ -91,7 +107,11 @@ class SpotCheck {
   [[nodiscard]] int earlier_writer(int output) const;
   /// Whether a launch wrote the output, and which is known.
   [[nodiscard]] bool is_known(const worker::Worker& worker, int output, int writer) const;
-  const verify::Reference& reference(int output, int writer);
+  /// Whether K of the launch that wrote an output is other than in the launches before the pauses.
+  [[nodiscard]] bool is_turned(int writer, const worker::Stopped& stopped) const;
+  const verify::Reference& reference(int output, int writer, bool turned, double share);
+  /// Which of the outputs looked at is compared with the oracle.
+  [[nodiscard]] std::size_t with_rows(const worker::Worker& worker, const Image& image) const;
   [[nodiscard]] std::vector<worker::Range> wanted() const;
 
   TimedSets& sets_;
@@ -99,9 +119,10 @@ class SpotCheck {
   int replays_ = 0;                             // whole ones, after the lead
   int launches_ = 0;                            // of the one that is stopped
   std::vector<worker::ChannelFactors> totals_;  // of K, for each replay
-  std::vector<int> looked_at_;                  // sets, in random order
-  std::vector<int> outputs_;                    // looked at, in random order; those of the sets looked at, or others
-  std::map<std::pair<int, int>, verify::Reference> references_;
+  worker::KeyChanges changes_;
+  std::vector<int> looked_at_;  // sets, in random order
+  std::vector<int> outputs_;    // looked at, in random order; those of the sets looked at, or others
+  std::map<std::tuple<int, int, bool, double>, verify::Reference> references_;
 };
 
 /// A slot whose outputs or memory are wrong where a block was stopped.
@@ -147,6 +168,7 @@ class SpotChecks {
   int block_ = 0;
   int begun_ = 0;
   int taken_ = 0;
+  std::vector<SpotCheck::Choice> first_;  // of the first checks, so that none of them depends on luck
   double seconds_ = 0;
   int most_;
   std::vector<Taken> put_off_;

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstring>
 #include <numeric>
+#include <set>
 
 #include "base/check.hpp"
 #include "base/limits.hpp"
@@ -25,6 +26,7 @@ constexpr double kMostImageBytes = 4e9;
 // On a CPU. A reading passes over all sets twice, and every set is made and looked at: 4096 of the smallest workloads
 // take 12 s of a run, 1024 take 3. With 32 MB of cache workloads below 94 KB stay partly in it.
 constexpr double kMostColdSets = 1024;
+constexpr std::int64_t kMostKeyRows = 2048;  // that a spot check makes loud in all sets
 constexpr std::uint64_t kComparedBytes = 64 << 10;
 constexpr double kOracleFlops = 0.1e9;        // for one set's outputs; rows beyond it are drawn anew for every check
 constexpr std::int64_t kQueryAlignment = 16;  // of TMA, and of the widest loads
@@ -222,7 +224,25 @@ worker::ChannelRange TimedSets::channels_of(const verify::Place& place, Dtype dt
   return {offset, place.bytes / size_of(dtype), static_cast<int>(workload_.dim), dtype};
 }
 
-verify::Reference TimedSets::reference(int launch, const worker::ChannelFactors& factors, std::uint64_t seed) const {
+std::vector<worker::ChannelRange> TimedSets::some_key_rows(Random& random) const {
+  const verify::Place& k = scenes_.front().k();
+  const std::uint64_t row_bytes = size_of(workload_.dtype_k()) * static_cast<std::uint64_t>(workload_.dim);
+  const std::uint64_t rows = k.bytes / row_bytes;
+  const std::int64_t wanted = std::clamp<std::int64_t>(2 * workload_.batch * workload_.heads_kv, 1,
+                                                       std::max<std::int64_t>(1, kMostKeyRows / plan_.sets));
+  std::vector<worker::ChannelRange> ranges;
+  for (int set = 0; set < plan_.sets; ++set) {
+    std::set<std::uint64_t> chosen;
+    for (std::int64_t i = 0; i < wanted; ++i) chosen.insert(random.below(rows));
+    for (const std::uint64_t row : chosen)
+      ranges.push_back({offset_of(set) + k.offset + row * row_bytes, static_cast<std::uint64_t>(workload_.dim),
+                        static_cast<int>(workload_.dim), workload_.dtype_k()});
+  }
+  return ranges;
+}
+
+verify::Reference TimedSets::reference(int launch, const worker::ChannelFactors& factors, std::uint64_t seed,
+                                       const worker::KeyChanges& changes, double share) const {
   const Sources from = sources(launch);
   const verify::Scene& of_q = scene(from.q);
   const std::byte* const begin = of_q.image().data() + of_q.q().offset + from.q_bytes;
@@ -233,10 +253,22 @@ verify::Reference TimedSets::reference(int launch, const worker::ChannelFactors&
   const HostTensors of_k = scene(from.k).tensors();
   const HostTensors of_v = scene(from.v).tensors();
   tensors.k = of_k.k;
+  const std::uint64_t k_at = offset_of(from.k) + scene(from.k).k().offset;
+  std::vector<std::byte> k;
+  for (worker::ChannelRange row : changes.loud) {
+    if (row.offset < k_at || row.offset - k_at >= scene(from.k).k().bytes) continue;
+    if (k.empty()) {
+      const std::byte* const own = scene(from.k).image().data() + scene(from.k).k().offset;
+      k.assign(own, own + scene(from.k).k().bytes);
+      tensors.k = k.data();
+    }
+    row.offset -= k_at;
+    worker::multiply_channels(k.data(), row, worker::ChannelFactors(factors.size(), changes.loudness));
+  }
   tensors.v = of_v.v;
   tensors.k_scales = of_k.k_scales;
   tensors.v_scales = of_v.v_scales;
-  return verify::make_reference(workload_, tensors, verify::choose_rows(workload_, kOracleFlops, seed));
+  return verify::make_reference(workload_, tensors, verify::choose_rows(workload_, share * kOracleFlops, seed));
 }
 
 // In pieces that stay in a core's cache.

@@ -103,8 +103,12 @@ class TimedSets {
 
   /// What a launch must have written with K multiplied by `factors`, in some rows of some heads, which the seed
   /// chooses. The factors go into Q, exactly.
-  [[nodiscard]] verify::Reference reference(int launch, const worker::ChannelFactors& factors,
-                                            std::uint64_t seed) const;
+  /// @param changes of K: its loud rows
+  /// @param share of the rows that are usual
+  [[nodiscard]] verify::Reference reference(int launch, const worker::ChannelFactors& factors, std::uint64_t seed,
+                                            const worker::KeyChanges& changes = {}, double share = 1) const;
+  /// Rows of K of every set, about two for each head of keys, or fewer of many sets.
+  [[nodiscard]] std::vector<worker::ChannelRange> some_key_rows(Random& random) const;
 
   /// Which of a set's bytes launches were able to change.
   enum class Reach {

@@ -111,12 +111,14 @@ class Child {
       return;
     }
     if (op == "spot_check") {
+      executor_->change_keys(request.at("changes").get<KeyChanges>());
       const Stopped stopped =
           executor_->spot_check(slot, request.at("replays").get<int>(), request.at("launches").get<int>(),
                                 request.at("factors").get<std::vector<ChannelFactors>>());
       reply["complete"] = stopped.complete;
       reply["begun"] = stopped.begun;
       reply["wrote_out_of_bounds"] = stopped.wrote_out_of_bounds;
+      reply["turned"] = stopped.turned;
       return fetch(request);
     }
     if (op == "time_eager") {

@@ -75,6 +75,8 @@ class Executor {
   /// it is then, for `fetch`.
   /// @param factors replays + 2 vectors: the lead, the replays, the one that is stopped
   virtual Stopped spot_check(int slot, int replays, int launches, const std::vector<ChannelFactors>& factors) = 0;
+  /// What the next spot check does to K besides. Left out where launches cannot be paused.
+  virtual void change_keys(KeyChanges /*changes*/) {}
   /// Copies ranges of the timed image to the same places of `result`, which is as large as the image.
   virtual void fetch(std::byte* result, const std::vector<Range>& ranges) = 0;
   /// What the processor counted in each replay of the last `time`, per launch; empty where nothing is counted.

@@ -10,6 +10,8 @@
 #include <limits>
 #include <optional>
 #include <span>
+#include <thread>
+#include <utility>
 
 #include "base/parallel.hpp"
 #include "worker/candidate_image.hpp"
@@ -21,6 +23,11 @@ namespace heed::worker {
 namespace {
 
 constexpr double kPatience = 1.5;  // of the fastest time read: what other programs cost honest launches, mostly
+
+constexpr double kMostAwake_us = 400;  // behind the last launch: honest threads run for 50 to 100
+constexpr double kFarTooLong_us = 5000;
+constexpr int kFewestLooks = 3;
+constexpr double kAwakeShare = 0.8;  // of the looks
 
 constexpr std::uint64_t kAlone = 1 << 20;  // bytes up to which a thread costs more than it saves
 
@@ -83,6 +90,7 @@ class CpuExecutor final : public Executor {
     poisoned_ = poisoned;
     keys_ = keys;
     fastest_us_ = std::numeric_limits<double>::infinity();
+    looks_ = {};
     for (const auto& [slot, list] : launches) {
       std::vector<CpuLaunch>& timed = slots_.at(static_cast<std::size_t>(slot)).timed;
       timed.clear();
@@ -117,22 +125,31 @@ class CpuExecutor final : public Executor {
 
   Stopped spot_check(int slot, int replays, int launches, const std::vector<ChannelFactors>& factors) override {
     Runner runner(timed_task(slot));
+    const KeyChanges changes = std::exchange(changes_, {});
+    make_loud(changes.loud, changes.loudness);
     const std::size_t all = begin_block(runner, slot, factors.at(0));
+    expect_rest(runner, slot);
     for (int i = 0; i < replays; ++i) {
       between_replays(runner, factors.at(static_cast<std::size_t>(i) + 1));
       replay(runner, all);
+      expect_rest(runner, slot);
     }
     between_replays(runner, factors.at(static_cast<std::size_t>(replays) + 1));
     runner.begin(all);
+    const std::vector<int> turned = pause(runner, slot, changes);
     // A candidate that says of no launch that it is done before all are would never be stopped on its way.
     runner.wait_for_launches(static_cast<std::size_t>(launches), kPatience * fastest_us_ * launches);
     runner.freeze();
+    for (const int launch : turned) multiply_channels(timed_, *keys_of(slot, launch), changes.turn);
+    make_loud(changes.loud, 1 / changes.loudness);
     expect_control(runner);
     const std::size_t done = runner.launches_done();
     if (const Slot& s = slots_.at(static_cast<std::size_t>(slot)); done < all && s.plan.semaphores > 0)
       unfinished_ = {s.timed.at(done).params.semaphores, static_cast<std::size_t>(s.plan.semaphores)};
-    return {.complete = static_cast<int>(done), .begun = static_cast<int>(std::min(all, done + 1))};
+    return {.complete = static_cast<int>(done), .begun = static_cast<int>(std::min(all, done + 1)), .turned = turned};
   }
+
+  void change_keys(KeyChanges changes) override { changes_ = std::move(changes); }
 
   void warm_up(int slot, double ms) override {
     end_stopped_launch();
@@ -198,6 +215,55 @@ class CpuExecutor final : public Executor {
 
   RunnerTask timed_task(int slot) const { return task(slot, timed(slot), timed_, timed_bytes_); }
 
+  // K that a launch reads; null where it is no set's.
+  const ChannelRange* keys_of(int slot, int launch) const {
+    const void* const k = timed(slot).at(static_cast<std::size_t>(launch)).params.k;
+    const auto at =
+        std::find_if(keys_.begin(), keys_.end(), [&](const ChannelRange& keys) { return timed_ + keys.offset == k; });
+    return at == keys_.end() ? nullptr : &*at;
+  }
+
+  void make_loud(const std::vector<ChannelRange>& rows, float factor) const {
+    for (const ChannelRange& row : rows)
+      multiply_channels(timed_, row, ChannelFactors(static_cast<std::size_t>(row.dim), factor));
+  }
+
+  // Stops a replay on its way, where a launch may be under way and the next has not begun: what that is to read becomes
+  // another, so that what was computed ahead of its turn is wrong. @return the launches before which K became another
+  std::vector<int> pause(Runner& runner, int slot, const KeyChanges& changes) {
+    std::vector<int> turned;
+    double before = 0;
+    for (const double place : changes.pauses) {
+      const auto launches = static_cast<std::size_t>(place);
+      runner.wait_for_launches(launches, kPatience * fastest_us_ * (place - before));
+      before = place;
+      std::this_thread::sleep_for(
+          std::chrono::duration<double, std::micro>((place - static_cast<double>(launches)) * fastest_us_));
+      runner.freeze();
+      const auto next = static_cast<int>(runner.launches_done()) + 1;
+      const bool has_next = next < static_cast<int>(timed(slot).size());
+      const ChannelRange* const keys = has_next ? keys_of(slot, next) : nullptr;
+      if (keys != nullptr && keys != keys_of(slot, next - 1)) {
+        multiply_channels(timed_, *keys, changes.turn);
+        turned.push_back(next);
+      }
+      runner.thaw();
+      if (!has_next) break;
+    }
+    return turned;
+  }
+
+  // Threads that stay awake between replays begin the next one earlier than others can. A look alone says little of
+  // less than a few milliseconds: what a machine's host takes from a thread counts as running.
+  void expect_rest(const Runner& runner, int slot) {
+    Looks& looks = looks_.at(static_cast<std::size_t>(slot));
+    const double awake_us = runner.awake_us();
+    ++looks.all;
+    looks.awake += awake_us > kMostAwake_us ? 1 : 0;
+    if (awake_us > kFarTooLong_us || (looks.all >= kFewestLooks && looks.awake >= kAwakeShare * looks.all))
+      throw DeviceFailure(DeviceFailure::Kind::left_state, "its threads go on when its launches are done");
+  }
+
   // Returns how many launches a replay has.
   std::size_t begin_block(Runner& runner, int slot, const ChannelFactors& factors) {
     end_stopped_launch();
@@ -244,13 +310,21 @@ class CpuExecutor final : public Executor {
                           "it wrote into the memory where its process says how far it is");
   }
 
+  // At threads that have nothing left to do.
+  struct Looks {
+    int all = 0;
+    int awake = 0;
+  };
+
   std::array<Slot, kSlots> slots_;
+  std::array<Looks, kSlots> looks_;
   std::byte* timed_ = nullptr;
   std::uint64_t timed_bytes_ = 0;
   std::vector<Range> poisoned_;
   std::vector<ChannelRange> keys_;
   std::span<unsigned> unfinished_;  // semaphores of a launch that was stopped
   std::vector<HardwareCounts> counted_;
+  KeyChanges changes_;                                           // of the next spot check
   double fastest_us_ = std::numeric_limits<double>::infinity();  // of a launch of any slot
 };
 

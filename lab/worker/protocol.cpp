@@ -303,6 +303,17 @@ void from_json(const nlohmann::json& json, ChannelRange& range) {
   range.dtype = static_cast<Dtype>(integer<std::underlying_type_t<Dtype>>(json.at(3)));
 }
 
+void to_json(nlohmann::json& json, const KeyChanges& changes) {
+  json = {{"loud", changes.loud}, {"loudness", changes.loudness}, {"pauses", changes.pauses}, {"turn", changes.turn}};
+}
+
+void from_json(const nlohmann::json& json, KeyChanges& changes) {
+  json.at("loud").get_to(changes.loud);
+  json.at("loudness").get_to(changes.loudness);
+  json.at("pauses").get_to(changes.pauses);
+  json.at("turn").get_to(changes.turn);
+}
+
 nlohmann::json choices_to_json(const std::vector<MetricChoice>& choices) {
   nlohmann::json json = nlohmann::json::array();
   for (const MetricChoice& choice : choices) json.push_back({{"key", choice.key}, {"names", choice.names}});

@@ -109,12 +109,26 @@ struct Stopped {
   int complete = 0;
   int begun = 0;
   bool wrote_out_of_bounds = false;  ///< memory of the worker's that is part of no image was written to
+  /// Launches before which K of their set was multiplied by KeyChanges::turn, in a pause, when none of them had begun.
+  std::vector<int> turned = {};
+};
+
+/// What a spot check does to K besides the factors of channels, and takes back when it has stopped. On a CPU alone,
+/// whose candidates find the list of their launches.
+struct KeyChanges {
+  std::vector<ChannelRange> loud;  ///< rows that are multiplied by `loudness`, from the first launch on
+  float loudness = 1;              ///< a power of two
+  /// Where the last replay is stopped and goes on, in launches from its beginning, in increasing order.
+  std::vector<double> pauses;
+  ChannelFactors turn;  ///< signs that K of the first launch is multiplied by that has not begun in a pause
 };
 
 void to_json(nlohmann::json& json, const Range& range);
 void from_json(const nlohmann::json& json, Range& range);
 void to_json(nlohmann::json& json, const ChannelRange& range);
 void from_json(const nlohmann::json& json, ChannelRange& range);
+void to_json(nlohmann::json& json, const KeyChanges& changes);
+void from_json(const nlohmann::json& json, KeyChanges& changes);
 
 /// One frame: the magic number, the length of the text, the text. Bounded, because the other side may be broken.
 inline constexpr std::uint32_t kMagic = 0x44454548;  // "HEED"

@@ -282,12 +282,10 @@ void Runner::begin(std::size_t launches) {
   begun_ = launches;
   plan_->command->launches = static_cast<std::uint32_t>(launches);
   __atomic_store_n(&plan_->command->generation, plan_->command->generation + 1, __ATOMIC_RELEASE);
-  if (frozen_) {
-    frozen_ = false;
-    ::kill(pid_, SIGCONT);  // its waits begin anew, and find the generation changed
-  } else {
+  if (frozen_)
+    thaw();  // its waits begin anew, and find the generation changed
+  else
     futex(plan_->command->generation, FUTEX_WAKE, 0x7fffffff, nullptr);
-  }
 }
 
 void Runner::wait_on(const std::uint32_t& word, std::uint32_t value) {
@@ -320,6 +318,11 @@ void Runner::freeze() {
     break;
   }
   frozen_ = true;
+}
+
+void Runner::thaw() {
+  frozen_ = false;
+  ::kill(pid_, SIGCONT);
 }
 
 void Runner::poison_scratch() {

@@ -54,6 +54,11 @@ class Runner {
 
   /// Stops every thread where it is; returns when all have stopped. @throws DeviceFailure(crash) when it has ended
   void freeze();
+  /// Lets a frozen runner go on where it is.
+  void thaw();
+  /// Waits until its threads sleep, as they soon do when launches are done, for 150 ms at most. @return how long one of
+  /// them was surely seen to run, in us, without what it waited for a processor; 0 where the kernel does not tell
+  [[nodiscard]] double awake_us() const;
   /// Fills scratch with NaN, so that a read of something never written shows and nothing lives on there. For a runner
   /// that waits or is frozen.
   void poison_scratch();

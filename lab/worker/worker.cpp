@@ -290,19 +290,20 @@ std::pair<double, double> Worker::time_eager(int slot, int calls, double limit_s
 }
 
 Stopped Worker::spot_check(int slot, int replays, int launches, const std::vector<ChannelFactors>& factors,
-                           const std::vector<Range>& wanted, std::uint64_t result, std::uint64_t bytes,
-                           double limit_s) {
+                           const std::vector<Range>& wanted, std::uint64_t result, std::uint64_t bytes, double limit_s,
+                           const KeyChanges& changes) {
   const nlohmann::json answer = call({{"op", "spot_check"},
                                       {"slot", slot},
                                       {"replays", replays},
                                       {"launches", launches},
                                       {"factors", factors},
+                                      {"changes", changes},
                                       {"wanted", wanted},
                                       {"result", result},
                                       {"bytes", bytes}},
                                      limit_s);
   return {integer<int>(answer.at("complete")), integer<int>(answer.at("begun")),
-          answer.at("wrote_out_of_bounds").get<bool>()};
+          answer.at("wrote_out_of_bounds").get<bool>(), answer.at("turned").get<std::vector<int>>()};
 }
 
 void Worker::fetch(const std::vector<Range>& wanted, std::uint64_t result, std::uint64_t bytes, double limit_s) {

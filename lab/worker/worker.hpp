@@ -108,9 +108,10 @@ class Worker {
   Times time(int slot, int replays, const std::vector<ChannelFactors>& factors, double limit_s);
   /// A block that is stopped within the replay after `replays`, near its launch `launches`, and `wanted` of the timed
   /// image as it was then, at the same places behind `result` of the arena. @param factors replays + 2 vectors; see
-  /// Executor::spot_check
+  /// Executor::spot_check. @param changes on a CPU alone
   Stopped spot_check(int slot, int replays, int launches, const std::vector<ChannelFactors>& factors,
-                     const std::vector<Range>& wanted, std::uint64_t result, std::uint64_t bytes, double limit_s);
+                     const std::vector<Range>& wanted, std::uint64_t result, std::uint64_t bytes, double limit_s,
+                     const KeyChanges& changes = {});
   /// `wanted` of the timed image as the last launches left it, to the same places behind `result` of the arena.
   void fetch(const std::vector<Range>& wanted, std::uint64_t result, std::uint64_t bytes, double limit_s);
   /// µs per call: back to back, synchronised.

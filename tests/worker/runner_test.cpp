@@ -9,6 +9,7 @@
 #include <cpuid.h>
 #endif
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 #include <fstream>
@@ -68,6 +69,35 @@ void run_twice(std::span<const unsigned char> instructions) {
   ::munmap(code, 4096);
 }
 #endif
+
+TEST(Runner, ComesToRestWhenItsLaunchesAreDone) {
+#if !defined(__x86_64__)
+  GTEST_SKIP() << "these are instructions of x86-64";
+#else
+  const auto awake_us = [](std::span<const unsigned char> instructions, bool waits) {
+    void* code = ::mmap(nullptr, 4096, PROT_READ | PROT_WRITE | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    EXPECT_NE(code, MAP_FAILED);
+    std::memcpy(code, instructions.data(), instructions.size());
+    ::mprotect(code, 4096, PROT_READ | PROT_EXEC);
+    const CpuLaunch launch{.params = {}, .blocks = 1};
+    RunnerTask task;
+    task.code = task.entry = reinterpret_cast<std::uintptr_t>(code);
+    task.code_bytes = 4096;
+    task.launches = {&launch, 1};
+    task.threads = 2;
+    Runner runner(task);
+    runner.begin(1);
+    if (waits) runner.wait();
+    const double result = runner.awake_us();
+    ::munmap(code, 4096);
+    return result;
+  };
+  std::vector<double> honest;  // one may be long where the machine is busy
+  for (int i = 0; i < 5; ++i) honest.push_back(awake_us(std::to_array<unsigned char>({0xc3}), true));
+  EXPECT_LT(*std::min_element(honest.begin(), honest.end()), 400) << "ret";
+  EXPECT_GT(awake_us(std::to_array<unsigned char>({0xeb, 0xfe}), false), 10'000) << "jmp .";
+#endif
+}
 
 TEST(Runner, ALaunchFindsNoSelectorOfTheOneBefore) {
 #if !defined(__x86_64__)
