@@ -211,8 +211,9 @@ void add_evolve(CLI::App& app, int& exit_code) {
       ->capture_default_str()
       ->check(CLI::Range(1, 1000));
   command
-      ->add_option("--drafts", o->drafts,
-                   "Drafts of a trial, built and timed briefly; the fastest becomes the trial [12 on a GPU, 1 on a CPU]")
+      ->add_option(
+          "--drafts", o->drafts,
+          "Drafts of a trial, built and timed briefly; the fastest becomes the trial [12 on a GPU, 1 on a CPU]")
       ->check(CLI::Range(1, 100));
   command
       ->add_option("--strategy", o->strategy,

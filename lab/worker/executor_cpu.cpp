@@ -25,7 +25,6 @@ namespace {
 constexpr double kPatience = 1.5;  // of the fastest time read: what other programs cost honest launches, mostly
 
 constexpr double kMostAwake_us = 400;  // behind the last launch: honest threads run for 50 to 100
-constexpr double kFarTooLong_us = 5000;
 constexpr int kFewestLooks = 3;
 constexpr double kAwakeShare = 0.8;  // of the looks
 
@@ -253,14 +252,13 @@ class CpuExecutor final : public Executor {
     return turned;
   }
 
-  // Threads that stay awake between replays begin the next one earlier than others can. A look alone says little of
-  // less than a few milliseconds: what a machine's host takes from a thread counts as running.
+  // Threads that stay awake between replays begin the next one earlier than others can. A look alone says little: what
+  // a machine's host takes from a thread counts as running.
   void expect_rest(const Runner& runner, int slot) {
     Looks& looks = looks_.at(static_cast<std::size_t>(slot));
-    const double awake_us = runner.awake_us();
     ++looks.all;
-    looks.awake += awake_us > kMostAwake_us ? 1 : 0;
-    if (awake_us > kFarTooLong_us || (looks.all >= kFewestLooks && looks.awake >= kAwakeShare * looks.all))
+    looks.awake += runner.awake_us() > kMostAwake_us ? 1 : 0;
+    if (looks.all >= kFewestLooks && looks.awake >= kAwakeShare * looks.all)
       throw DeviceFailure(DeviceFailure::Kind::left_state, "its threads go on when its launches are done");
   }
 

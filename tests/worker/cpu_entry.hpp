@@ -17,7 +17,8 @@ inline std::string build_entry(const std::string& body) {
   options.jobs = 1;
   jit::Builder builder(options);
   const std::string source =
-      "#include \"kernels/contract.hpp\"\nextern \"C\" void heed_forward(const heed::ForwardParams* params, long long "
+      "#include \"kernels/attention/features.hpp\"\nextern \"C\" void heed_forward(const heed::ForwardParams* params, "
+      "long long "
       "block, void* scratch) {\n" +
       body + "\n(void)params; (void)block; (void)scratch;\n}\n";
   const jit::BuildOutcome outcome =
