@@ -101,9 +101,8 @@ typedef struct heed_strides {
  */
 #define HEED_WANTS_LSE (1u << 0) /* the log-sum-exp of each row is written, as fp32 and natural log */
 /* A tensor of dtype_bias and bias_strides is added to the scores. What is -infinity or not above the most negative
- * finite number of its dtype hides a score, and so does 0 in one of HEED_BOOL. Numbers are multiplied by log2(e) in
- * fp32, which leaves it at 2.36e38: what is at or below -2.36e38 hides a score too, and from 2.36e38 on a row is NaN.
- */
+ * finite number of its dtype hides a score, and so does 0 in one of HEED_BOOL. Times log2(e) numbers leave fp32 at
+ * 2.36e38: what is at or below -2.36e38 hides a score too, and from 2.36e38 on a row is NaN. */
 #define HEED_HAS_BIAS (1u << 1)
 #define HEED_HAS_SINKS (1u << 2) /* a score of each query head joins the softmax of its rows, without a value */
 /* Entries have lengths of their own, and their rows follow each other in one tensor, without a dimension of the batch:

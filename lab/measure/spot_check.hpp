@@ -25,8 +25,8 @@ enum class KeyScale {
   ones,      ///< as where times are read
   outliers,  ///< one channel in 16 by 32
   large,     ///< all by the power of two with which scores reach about +-60 before the softmax, or +-160
-  /// Of a CPU: about two keys of each head by the power of two with which their scores reach some 200, so that whoever
-  /// looks at a few keys does not see it
+  /// Of a CPU: about two keys of each head by the power of two with which their scores reach some 200, which a sample
+  /// of keys does not show
   loud_keys,
 };
 

@@ -84,13 +84,14 @@ bool Runner::is_done(std::size_t launch) const {
 }
 
 double Runner::awake_us() const {
-  using Clock = std::chrono::steady_clock;
   struct Seen {
     ThreadAccount first, last;
     double running_us = 0;  // when it was seen so last
   };
-  const auto begin = Clock::now();
-  const auto elapsed_us = [&] { return std::chrono::duration<double, std::micro>(Clock::now() - begin).count(); };
+  const auto begin = std::chrono::steady_clock::now();
+  const auto elapsed_us = [&] {
+    return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - begin).count();
+  };
   std::map<std::filesystem::path, Seen> threads;
   const std::filesystem::path folder = fmt::format("/proc/{}/task", pid_);
   for (bool is_any_running = true; is_any_running && elapsed_us() < kLongestLook_us;) {

@@ -3,8 +3,8 @@
     python -m heed.fleet evolve --workloads calls.json --trials 45 --book heed.book -o results
     python -m heed.fleet evolve --workloads calls.json --address auto --kind H100 -o results
 
-A task is one workload on one whole GPU of a kind, or on processors of a node, all of them or so many that no other task has; what it brings back is a book of its champion and the evidence of
-its run. A task whose worker or node dies runs again on another, and costs the others nothing. What has come back lies in the folder of results, one file a workload,
+A task is one workload on one whole GPU of a kind, or on processors of a node, all of them or so many that no other task has; what it brings back is a
+book of its champion and the evidence of its run. A task whose worker or node dies runs again on another, and costs the others nothing. What has come back lies in the folder of results, one file a workload,
 device, kind of GPU and set of further options: the same command puts its champions into the book, if they are not there, and goes on where it was.
 Ray (https://docs.ray.io) is not a requirement of Heed: pip install "ray[default]". Every node needs the same version of Heed.
 """
@@ -206,9 +206,8 @@ def finished(folder, workload, asked):
     """The row that an earlier command left, where it is done and of the same search with as many trials; else None."""
     try:
         row = json.loads(file_of(folder, workload, asked).read_text(encoding="utf-8"))
-        earlier = {"processors": None} | row["asked"]  # a row without a number is of a whole node
-        same = row["workload"] == workload and all(earlier[name] == value for name, value in asked.items() if name != "trials")
-        return row if row["state"] == DONE and same and earlier["trials"] >= asked["trials"] else None
+        same = row["workload"] == workload and all(row["asked"][name] == value for name, value in asked.items() if name != "trials")
+        return row if row["state"] == DONE and same and row["asked"]["trials"] >= asked["trials"] else None
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
