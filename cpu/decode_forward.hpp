@@ -283,7 +283,7 @@ class DecodeForward {
     sum_[r] = sum;
     if constexpr (kDrops) {
       if (params_.dropout_threshold == 0) return;
-      const Philox4 of_head = dropout_of_head(params_, static_cast<int>(batch_), static_cast<int>(at.head));
+      const HeadDropout of_head = dropout_of_head(params_, static_cast<int>(batch_), static_cast<int>(at.head));
       for (int j = 0; j < padded; j += kLanes)
         vector(j) = without_dropped(params_, of_head, vector(j), IntVec{} + at.row, lane_indices() + (tile + j));
     }

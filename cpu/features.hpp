@@ -127,33 +127,31 @@ inline Vec changed_scores(const FeatureParams& p, long long entry, long long hea
 
 /// Probabilities without those that are dropped. Lane i is row row[i] and key key[i], counted from the launch's first.
 /// @param of_head kernels/attention/dropout.hpp
-inline Vec without_dropped(const FeatureParams& p, const Philox4& of_head, Vec probabilities, IntVec row, IntVec key) {
-  // As dropout_numbers, lane by lane: four times the calls that neighbours could share, on all lanes at once.
+inline Vec without_dropped(const FeatureParams& p, const HeadDropout& of_head, Vec probabilities, IntVec row,
+                           IntVec key) {
+  // As dropout_byte, lane by lane: the calls of one element each, on all lanes at once.
   unsigned c[4][kLanes];
   for (int i = 0; i < kLanes; ++i) {
-    c[0][i] = static_cast<unsigned>((key[i] + p.dropout_first_key) / 2);
-    c[1][i] = dropout_rows(row[i]);
-    c[2][i] = of_head.word[2];
-    c[3][i] = of_head.word[3];
+    const Philox4 counter = dropout_counter(of_head, row[i], key[i] + p.dropout_first_key);
+    for (int word = 0; word < 4; ++word) c[word][i] = counter.word[word];
   }
-  unsigned low = of_head.word[0];
-  unsigned high = of_head.word[1];
-  for (int round = 0; round < 10; ++round) {
+  auto low = static_cast<unsigned>(of_head.seed);
+  auto high = static_cast<unsigned>(of_head.seed >> 32);
+  for (int round = 0; round < kPhiloxRounds; ++round) {
     for (int i = 0; i < kLanes; ++i) {
-      const unsigned long long first = 0xD2511F53ULL * c[0][i];
-      const unsigned long long second = 0xCD9E8D57ULL * c[2][i];
+      const unsigned long long first = static_cast<unsigned long long>(kPhiloxFirst) * c[0][i];
+      const unsigned long long second = static_cast<unsigned long long>(kPhiloxSecond) * c[2][i];
       c[0][i] = static_cast<unsigned>(second >> 32) ^ c[1][i] ^ low;
       c[2][i] = static_cast<unsigned>(first >> 32) ^ c[3][i] ^ high;
       c[1][i] = static_cast<unsigned>(second);
       c[3][i] = static_cast<unsigned>(first);
     }
-    low += 0x9E3779B9U;
-    high += 0xBB67AE85U;
+    low += kPhiloxKeyLow;
+    high += kPhiloxKeyHigh;
   }
   for (int i = 0; i < kLanes; ++i) {
-    const int index = dropout_index(row[i], key[i] + p.dropout_first_key);
-    const unsigned number = index == 0 ? c[0][i] : index == 1 ? c[1][i] : index == 2 ? c[2][i] : c[3][i];
-    if (number < p.dropout_threshold) probabilities[i] = 0;
+    const Philox4 numbers = {{c[0][i], c[1][i], c[2][i], c[3][i]}};
+    if (dropout_byte(numbers, row[i], key[i] + p.dropout_first_key) >= p.dropout_threshold) probabilities[i] = 0;
   }
   return probabilities;
 }

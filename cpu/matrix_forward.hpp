@@ -242,7 +242,7 @@ class MatrixForward {
       const Vec subtracted = broadcast(reference);
       Vec even_sum{};
       Vec odd_sum{};
-      Philox4 dropout{};
+      HeadDropout dropout{};
       Row at{};
       bool drops = false;
       if constexpr (kDrops) {

@@ -374,7 +374,7 @@ class VectorForward {
   int rows_;
   int groups_;
   int prefix_ = 0;  ///< keys that all rows see
-  Philox4 dropout_{};
+  HeadDropout dropout_{};
 };
 
 }  // namespace heed::cpu

@@ -255,7 +255,7 @@ typedef struct heed_tensors {
   const void* out_gate;         /* (batch, heads, len_q, dim_v), ragged (total_q, heads, dim_v), by out_gate_strides */
   const float* out_norm_weight; /* (dim_v), or (heads, dim_v) with HEED_OUT_NORM_BY_HEAD */
   /* Of problems with dropout, else 0: with batch entry, head, row and key they say what is dropped, in every program
-   * alike (Philox4x32-10, by position). */
+   * alike, as FlashAttention-2 does. */
   uint64_t dropout_seed;
   uint64_t dropout_offset;
   int32_t dropout_first_entry; /* what the first batch entry counts as, 0 or more: of a batch in parts, where each is */

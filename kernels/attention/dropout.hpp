@@ -2,22 +2,22 @@
 /// head, query row and key alone, so that it is the same in every family, whatever tiles it has. Host and device,
 /// constexpr.
 ///
-/// Random numbers are those of Philox4x32-10 (Salmon, Moraes, Dror, Shaw: Parallel Random Numbers: As Easy as 1, 2, 3,
-/// SC 2011), which makes four numbers of 32 bits of a counter of four and a key of two:
+/// It is the dropout of FlashAttention-2 (flash_attn/src/dropout.h, philox.cuh) and of PyTorch's kernels made of it,
+/// bit for bit, so that these compute the gradients of a forward pass here. Random numbers are those of Philox4x32 with
+/// seven rounds (Salmon, Moraes, Dror, Shaw: Parallel Random Numbers: As Easy as 1, 2, 3, SC 2011), which makes four
+/// numbers of 32 bits of a counter of four and a key of two:
 ///
-///     (a, b, c, d)       = philox(counter: low and high word of the offset, entry, head; key: those of the seed)
-///     (n0, n1, n2, n3)   = philox(counter: key / 2, row / 16 * 8 + row % 8, c, d;        key: a, b)
+///     philox(counter: low and high word of offset + 32 (entry * heads + head) + lane, row / 16, key / 32;
+///            key:     those of the seed)
 ///
-/// One call of the second line serves two rows that are 8 apart and two neighbouring keys, the four elements of a tile
-/// of mma.m16n8k16 that one lane has in its accumulators, in the order of its registers:
+/// A call has one byte for each of the 16 elements that lane `lane` of a warp has in its accumulators of 16 rows and 32
+/// keys, tiles of mma.m16n8k16, in the order of its registers. With r and k for row % 16 and key % 32:
 ///
-///                    key 2 n   key 2 n + 1
-///     row r            n0          n1                r % 16 < 8
-///     row r + 8        n2          n3
+///     lane = r % 8 * 4 + k % 8 / 2        byte = k / 8 * 4 + r / 8 * 2 + k % 2
 ///
-/// Rows and keys are counted from the entry's own first. A probability is dropped where its number is below the
-/// threshold, the probability of dropping times 2^32; the others are multiplied by the scale. Both after the softmax's
-/// normalisation, as in FlashAttention-2: row sums and log-sum-exps are those without dropout.
+/// Rows and keys are counted from the entry's own first. A probability p is dropped where its byte is at or above the
+/// threshold, floor(255 (1 - probability)) + 1: as often as a multiple of 1/256 says. The others are multiplied by
+/// 1 / (1 - probability). Both after the softmax's normalisation: row sums and log-sum-exps are those without dropout.
 #pragma once
 
 #include "kernels/contract.hpp"
@@ -30,62 +30,79 @@ struct Philox4 {
   constexpr bool operator==(const Philox4&) const = default;
 };
 
-HEED_HOST_DEVICE constexpr Philox4 philox4x32_10(Philox4 c, unsigned key_low, unsigned key_high) {
-  for (int round = 0; round < 10; ++round) {
-    const unsigned long long first = 0xD2511F53ULL * c.word[0];
-    const unsigned long long second = 0xCD9E8D57ULL * c.word[2];
-    c = {{static_cast<unsigned>(second >> 32) ^ c.word[1] ^ key_low, static_cast<unsigned>(second),
-          static_cast<unsigned>(first >> 32) ^ c.word[3] ^ key_high, static_cast<unsigned>(first)}};
-    key_low += 0x9E3779B9U;
-    key_high += 0xBB67AE85U;
-  }
-  return c;
-}
-
-/// One round of Philox, for a kernel that runs many calls at once; philox4x32_10 with this in its loop moved the
-/// PTX of fwd_sm80.
-inline constexpr int kPhiloxRounds = 10;
+inline constexpr int kPhiloxRounds = 7;
 inline constexpr unsigned kPhiloxKeyLow = 0x9E3779B9U;  ///< what a key's words grow by from round to round
 inline constexpr unsigned kPhiloxKeyHigh = 0xBB67AE85U;
+inline constexpr unsigned kPhiloxFirst = 0xD2511F53U;  ///< what words of a counter are multiplied by
+inline constexpr unsigned kPhiloxSecond = 0xCD9E8D57U;
+
+/// One round, for a kernel that runs several calls at once.
 HEED_HOST_DEVICE constexpr void philox_round(Philox4& c, unsigned key_low, unsigned key_high) {
-  const unsigned long long first = 0xD2511F53ULL * c.word[0];
-  const unsigned long long second = 0xCD9E8D57ULL * c.word[2];
+  const unsigned long long first = static_cast<unsigned long long>(kPhiloxFirst) * c.word[0];
+  const unsigned long long second = static_cast<unsigned long long>(kPhiloxSecond) * c.word[2];
   c = {{static_cast<unsigned>(second >> 32) ^ c.word[1] ^ key_low, static_cast<unsigned>(second),
         static_cast<unsigned>(first >> 32) ^ c.word[3] ^ key_high, static_cast<unsigned>(first)}};
 }
 
-/// What the numbers of one head of one batch entry follow from: (a, b, c, d).
-HEED_HOST_DEVICE constexpr Philox4 dropout_of_head(unsigned long long seed, unsigned long long offset, int entry,
-                                                   int head) {
-  return philox4x32_10({{static_cast<unsigned>(offset), static_cast<unsigned>(offset >> 32),
-                         static_cast<unsigned>(entry), static_cast<unsigned>(head)}},
-                       static_cast<unsigned>(seed), static_cast<unsigned>(seed >> 32));
+HEED_HOST_DEVICE constexpr Philox4 philox4x32(Philox4 c, unsigned key_low, unsigned key_high, int rounds) {
+  for (int round = 0; round < rounds; ++round) {
+    philox_round(c, key_low, key_high);
+    key_low += kPhiloxKeyLow;
+    key_high += kPhiloxKeyHigh;
+  }
+  return c;
 }
 
-/// The call that has the number of a row and a key, and which of its numbers that is.
-HEED_HOST_DEVICE constexpr unsigned dropout_rows(int row) {
-  return static_cast<unsigned>(row / 16 * 8 + row % 8);
-}
-HEED_HOST_DEVICE constexpr int dropout_index(int row, int key) {
-  return row / 8 % 2 * 2 + key % 2;
-}
-HEED_HOST_DEVICE constexpr Philox4 dropout_numbers(const Philox4& of_head, int row, int key) {
-  return philox4x32_10({{static_cast<unsigned>(key / 2), dropout_rows(row), of_head.word[2], of_head.word[3]}},
-                       of_head.word[0], of_head.word[1]);
-}
-
-/// Of the rows `row` and `row` + 8, with row % 16 < 8, and the keys `key` and `key` + 1: in the order of the picture.
-/// From an odd key on they are numbers of two calls.
-HEED_HOST_DEVICE constexpr Philox4 dropout_of_four(const Philox4& of_head, int row, int key) {
-  const Philox4 numbers = dropout_numbers(of_head, row, key);
-  if (key % 2 == 0) return numbers;
-  const Philox4 next = dropout_numbers(of_head, row, key + 1);
-  return {{numbers.word[1], next.word[0], numbers.word[3], next.word[2]}};
+/// What the numbers of one head of one batch entry follow from.
+struct HeadDropout {
+  unsigned long long seed = 0;
+  unsigned long long offset = 0;  ///< that of lane 0
+  constexpr bool operator==(const HeadDropout&) const = default;
+};
+HEED_HOST_DEVICE constexpr HeadDropout dropout_of_head(unsigned long long seed, unsigned long long offset, int entry,
+                                                       int head, int heads) {
+  return {seed, offset + 32 * static_cast<unsigned long long>(static_cast<long long>(entry) * heads + head)};
 }
 
-/// For a probability of 0 to 1. Where it is 1 a number in 2^32 is not below the threshold, and is multiplied by 0.
+inline constexpr unsigned kDropoutRows = 16;  ///< of a warp's calls
+inline constexpr unsigned kDropoutKeys = 32;
+
+/// The counter of the call that has the byte of a row and a key.
+HEED_HOST_DEVICE constexpr Philox4 dropout_counter(const HeadDropout& of_head, int row, int key) {
+  const auto r = static_cast<unsigned>(row);
+  const auto k = static_cast<unsigned>(key);
+  const unsigned long long offset = of_head.offset + (r % 8 * 4 + k % 8 / 2);
+  return {{static_cast<unsigned>(offset), static_cast<unsigned>(offset >> 32), r / kDropoutRows, k / kDropoutKeys}};
+}
+HEED_HOST_DEVICE constexpr Philox4 dropout_numbers(const HeadDropout& of_head, int row, int key) {
+  return philox4x32(dropout_counter(of_head, row, key), static_cast<unsigned>(of_head.seed),
+                    static_cast<unsigned>(of_head.seed >> 32), kPhiloxRounds);
+}
+/// Of a call's words the one for a key and its neighbour: bytes of the rows r and r + 8 of 16, r % 16 < 8, in the order
+/// (r, even key), (r, odd key), (r + 8, even key), (r + 8, odd key).
+HEED_HOST_DEVICE constexpr unsigned dropout_word(const Philox4& numbers, int key) {
+  const unsigned index =
+      static_cast<unsigned>(key) % kDropoutKeys / 8;  // by choices: an array that a number indexes is in memory
+  return index < 2 ? (index == 0 ? numbers.word[0] : numbers.word[1])
+                   : (index == 2 ? numbers.word[2] : numbers.word[3]);
+}
+HEED_HOST_DEVICE constexpr unsigned dropout_byte(const Philox4& numbers, int row, int key) {
+  return dropout_word(numbers, key) >> (row / 8 % 2 * 16 + key % 2 * 8) & 0xFFU;
+}
+
+/// Bytes of the rows `row` and `row` + 8, with row % 16 < 8, and the keys `key` and `key` + 1: in the order of
+/// dropout_word. From an odd key on they are of two words.
+HEED_HOST_DEVICE constexpr unsigned dropout_of_four(const HeadDropout& of_head, int row, int key) {
+  const unsigned word = dropout_word(dropout_numbers(of_head, row, key), key);
+  if (key % 2 == 0) return word;
+  const unsigned next = dropout_word(dropout_numbers(of_head, row, key + 1), key + 1);
+  return (word >> 8 & 0x00FF00FFU) | (next << 8 & 0xFF00FF00U);
+}
+
+/// For a probability of 0 to 1, which is rounded to float first: from this number on an element is dropped. 0: none is.
 HEED_HOST_DEVICE constexpr unsigned dropout_threshold(double probability) {
-  return probability >= 1 ? 0xFFFFFFFFU : static_cast<unsigned>(probability * 0x1p32);
+  if (probability <= 0) return 0;
+  return static_cast<unsigned>((1.0F - static_cast<float>(probability)) * 255.0) + 1U;
 }
 HEED_HOST_DEVICE constexpr float dropout_scale(double probability) {
   return probability >= 1 ? 0.0F : static_cast<float>(1 / (1 - probability));

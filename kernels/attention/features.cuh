@@ -73,26 +73,37 @@ struct SeenPrefix<kProblem, true> {
 
 /// The dropout of one head's probabilities.
 struct Dropout {
-  Philox4 of_head;
+  HeadDropout of_head;
 
   /// Sets probabilities that are dropped to zero, NaN too: row sums, which have all of them, are NaN then. Of one
   /// fragment, rows `row` and `row` + 8 of this lane.
+  /// @tparam kIsAligned the fragment's first key is a multiple of its keys: a call has the numbers of 32 of them. Else
+  /// each 8 keys take a call, or two from an odd key on
   /// @param first the key of the lane's first column
-  template <int kRegisters>
+  template <bool kIsAligned, int kRegisters>
   __device__ __forceinline__ void drop(float (&e)[kRegisters], const ScoreFeatureParams& p, int row, int first) const {
+    constexpr int kTiles = kRegisters / 4;  // of 8 keys
+    static_assert(!kIsAligned || kTiles == 2 || kTiles % 4 == 0, "a call has the numbers of half a fragment");
     if (p.dropout_threshold == 0) return;
+    Philox4 numbers;
 #pragma unroll
-    for (int t = 0; t < kRegisters / 4; ++t) {
-      const Philox4 numbers = dropout_of_four(of_head, row, p.dropout_first_key + first + 8 * t);
+    for (int t = 0; t < kTiles; ++t) {
+      unsigned bytes;
+      if constexpr (kIsAligned) {
+        if (t % 4 == 0) numbers = dropout_numbers(of_head, row, first + 8 * t);
+        bytes = kTiles == 2 ? dropout_word(numbers, first + 8 * t) : numbers.word[t % 4];
+      } else {
+        bytes = dropout_of_four(of_head, row, p.dropout_first_key + first + 8 * t);
+      }
 #pragma unroll
       for (int i = 0; i < 4; ++i)
-        if (numbers.word[i] < p.dropout_threshold) e[4 * t + i] = 0.0F;
+        if ((bytes >> 8 * i & 0xFFU) >= p.dropout_threshold) e[4 * t + i] = 0.0F;
     }
   }
   /// The same of a fragment that is counted by tiles of 8 columns.
-  template <int kTiles>
+  template <bool kIsAligned, int kTiles>
   __device__ __forceinline__ void drop(float (&e)[kTiles][4], const ScoreFeatureParams& p, int row, int first) const {
-    drop(reinterpret_cast<float(&)[4 * kTiles]>(e), p, row, first);
+    drop<kIsAligned>(reinterpret_cast<float(&)[4 * kTiles]>(e), p, row, first);
   }
 };
 

@@ -83,7 +83,7 @@ struct ScoreFeatureParams : ForwardParams {
   const int* prefix_lengths;  ///< (batch)
   unsigned long long dropout_seed;
   unsigned long long dropout_offset;
-  unsigned dropout_threshold;  ///< 0: no dropout
+  unsigned dropout_threshold;  ///< of a byte, 1 to 256; 0: no dropout
   float dropout_scale;         ///< of what is not dropped
   int dropout_first_entry;     ///< what the launch's first batch entry counts as
   int dropout_first_key;       ///< what the launch's first key counts as: those that `trimmed` has cut off
@@ -244,8 +244,8 @@ HEED_HOST_DEVICE inline int prefix_of(const ScoreFeatureParams& p, int entry) {
 }
 
 /// What the dropout of one head's probabilities follows from.
-HEED_HOST_DEVICE inline Philox4 dropout_of_head(const ScoreFeatureParams& p, int entry, int head) {
-  return dropout_of_head(p.dropout_seed, p.dropout_offset, p.dropout_first_entry + entry, head);
+HEED_HOST_DEVICE inline HeadDropout dropout_of_head(const ScoreFeatureParams& p, int entry, int head) {
+  return dropout_of_head(p.dropout_seed, p.dropout_offset, p.dropout_first_entry + entry, head, p.heads);
 }
 /// What outputs are multiplied by, 1 where a launch has no dropout.
 HEED_HOST_DEVICE inline float dropout_scale(const ScoreFeatureParams& p) {

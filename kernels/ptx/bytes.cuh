@@ -32,7 +32,8 @@ __device__ __forceinline__ unsigned cvt_rn_f16x2_e4m3x2_high(unsigned packed) {
   return pair;
 }
 
-/// Byte i of the result is byte (selector >> 4 i) % 8 of the eight of x, the lower four, and y.
+/// Byte i of the result is byte (selector >> 4 i) % 8 of the eight of x, the lower four, and y; where the selector's
+/// bit 4 i + 3 is set, the sign of that byte eight times.
 /// https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-prmt
 __device__ __forceinline__ unsigned prmt(unsigned x, unsigned y, unsigned selector) {
   unsigned z;

@@ -104,19 +104,18 @@ class Entry {
   [[nodiscard]] double kept(std::int64_t head, std::int64_t row, std::int64_t key) const {
     if (!drops()) return 1;
     if (workload_.dropout >= 1) return 0;
-    const auto low = [](std::uint64_t word) { return static_cast<unsigned>(word & 0xffffffff); };
-    const auto high = [](std::uint64_t word) { return static_cast<unsigned>(word >> 32); };
     const auto& t = tensors_;
-    const Philox4 of_head =
-        philox4x32_10({{low(t.dropout_offset), high(t.dropout_offset),
-                        static_cast<unsigned>(batch_ + t.dropout_first_entry), static_cast<unsigned>(head)}},
-                      low(t.dropout_seed), high(t.dropout_seed));
-    const std::int64_t of_two_rows = (row >> 4 << 3) + (row & 7);
-    const Philox4 numbers = philox4x32_10(
-        {{static_cast<unsigned>(key >> 1), static_cast<unsigned>(of_two_rows), of_head.word[2], of_head.word[3]}},
-        of_head.word[0], of_head.word[1]);
-    const unsigned number = numbers.word[((row & 8) != 0 ? 2 : 0) + ((key & 1) != 0 ? 1 : 0)];
-    return static_cast<double>(number) < std::floor(workload_.dropout * 0x1p32) ? 0 : 1 / (1 - workload_.dropout);
+    const std::int64_t of_head = (batch_ + t.dropout_first_entry) * workload_.heads + head;
+    const auto lane = static_cast<std::uint64_t>((row & 7) << 2 | (key & 7) >> 1);
+    const std::uint64_t offset = t.dropout_offset + 32 * static_cast<std::uint64_t>(of_head) + lane;
+    const Philox4 numbers =
+        philox4x32({{static_cast<unsigned>(offset & 0xffffffff), static_cast<unsigned>(offset >> 32),
+                     static_cast<unsigned>(row >> 4), static_cast<unsigned>(key >> 5)}},
+                   static_cast<unsigned>(t.dropout_seed & 0xffffffff), static_cast<unsigned>(t.dropout_seed >> 32), 7);
+    const int byte = static_cast<int>((key >> 3 & 3) << 2 | (row >> 3 & 1) << 1 | (key & 1));
+    const unsigned number = numbers.word[byte / 4] >> byte % 4 * 8 & 0xff;
+    const float keeping = 1.0F - static_cast<float>(workload_.dropout);
+    return number > std::floor(255.0 * keeping) ? 0 : 1 / (1 - workload_.dropout);
   }
 
   /// Norms and gates a row of O in place, each step rounded by `rounded`: as modules of a model that follow attention.

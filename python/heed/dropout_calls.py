@@ -2,6 +2,9 @@
 
 heed::forward_dropout draws a seed and an offset as PyTorch's own kernels do, when it runs: torch.manual_seed, a new mask a call and torch.utils.checkpoint hold
 in traces too. The two numbers are its last result, a tensor of a CPU; a gradient computes with them what the call dropped.
+
+On a GPU a seed and an offset drop what they drop in PyTorch's FlashAttention (kernels/attention/dropout.hpp), whose kernel computes the gradient: calls that
+it does not take are PyTorch's whole, for torch.utils.checkpoint runs a call a second time with a gradient.
 """
 
 import math
@@ -11,13 +14,12 @@ import torch
 
 from heed import dropout, gradients, operators, unfused
 
-# Whether scaled_dot_product_attention's dropout is served on GPUs, where none of it has run: the gradient below, a Philox call of PyTorch's operators for every
-# score, may take long beside PyTorch's kernels. A forward pass alone would drop otherwise than what torch.utils.checkpoint computes again.
-ON_GPUS = False
-ON_A_GPU = "dropout on a GPU, where its gradient by Heed is not measured"
+ON_A_GPU = "dropout on a GPU in a call that PyTorch's FlashAttention has no gradient for (a mask tensor, float32, some sizes)"
 IN_A_CAPTURE = "dropout while a CUDA graph is captured, which would drop the same in each of its replays"
 MOST_SCORES = 1 << 24  # of a gradient at a time: 64 MiB in float32, of some ten such tensors
-_STEP = 4  # of a generator's offset: what PyTorch's kernels count it up by at least
+_HEAD_DIMS_OF_ALL_GPUS = 192  # with dropout; of more on GPUs with as much shared memory as an A100 has
+_LARGE_GPUS = ((8, 0), (9, 0), (10, 0))
+_LANES = 32  # what PyTorch's FlashAttention counts a generator's offset up by for each head of each entry
 _DEVICES = ("CPU", "CUDA")
 _drawing = threading.Lock()  # two threads would draw one offset
 
@@ -30,13 +32,20 @@ def is_capturing(device):
         return torch.cuda.is_current_stream_capturing()
 
 
-def is_left_to_torch(device):
-    """Whether calls on a torch.device with dropout are handed back, whatever else they have."""
-    return device.type != "cpu" and not ON_GPUS
+def is_left_to_torch(query, key, value, attn_mask, is_causal):
+    """Whether a call with dropout is handed back, whatever else holds: on a GPU where PyTorch's FlashAttention has no gradient for it."""
+    if query.device.type == "cpu":
+        return False
+    dim, mask = query.shape[3], unfused.CAUSAL_TOP_LEFT if is_causal else unfused.NONE
+    if attn_mask is not None or not gradients.is_of_flash_attention(query, key, value, mask):
+        return True
+    return dim > _HEAD_DIMS_OF_ALL_GPUS and torch.cuda.get_device_capability(query.device) not in _LARGE_GPUS
 
 
-def drawn(device):
+def drawn(device, heads):
     """(dropout_seed, dropout_offset) of a call on a torch.device, of PyTorch's generator for it, which is advanced: words of 64 bits, signed.
+
+    heads: of all batch entries together.
 
     Raises RuntimeError while a CUDA graph is captured.
     """
@@ -48,24 +57,28 @@ def drawn(device):
     generator = torch.cuda.default_generators[torch.cuda.current_device() if device.index is None else device.index]
     with _drawing:
         seed, offset = generator.initial_seed() & (1 << 64) - 1, generator.get_offset()
-        generator.set_offset(offset + _STEP)
+        generator.set_offset(offset + _LANES * heads)
     return seed - (1 << 64) if seed >= 1 << 63 else seed, offset
 
 
 def _forward(query, key, value, mask=unfused.NONE, scale=None, bias=None, dropout_p=0.0):
-    seed, offset = drawn(query.device)
+    seed, offset = drawn(query.device, query.shape[0] * query.shape[1])
     o, lse = operators.forward_features(query, key, value, mask, -1, -1, scale, bias=bias, dropout_p=dropout_p, dropout_seed=seed, dropout_offset=offset)
     return o, lse, torch.tensor([seed, offset], dtype=torch.int64)
 
 
-def backward(grad_o, query, key, value, bias, numbers, mask, scale, dropout_p, of_bias):
-    """Gradients of Q, K, V and of a bias (of no elements unless `of_bias`), in blocks of rows of at most MOST_SCORES scores.
+def backward(grad_o, query, key, value, bias, o, lse, numbers, mask, scale, dropout_p, of_bias):
+    """Gradients of Q, K, V and of a bias (of no elements unless `of_bias`): by PyTorch's FlashAttention, or in blocks of rows of at most MOST_SCORES scores.
 
     With Z what is kept, 0 or 1 / (1 - dropout_p), of probabilities P: dV = (P Z)^T dO, dP = Z (dO V^T), dS = P (dP - rows of sum(P dP)).
     """
     batch, heads, len_q, _ = query.shape
     len_k, heads_kv = key.shape[2], key.shape[1]
     scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
+    if o is not None and bias is None and dropout_p < 1:
+        *tensors, causal = *gradients.with_dense_rows(grad_o, query, key, value, o), mask != unfused.NONE
+        of_qkv = gradients.backward_by_flash_attention(*tensors, lse, causal, -1, -1, scale, dropout_p, numbers)
+        return *of_qkv, torch.zeros(0, dtype=torch.float32, device=query.device)
     seed, offset = numbers.tolist()
     dq, dk, dv = (torch.zeros(tensor.shape, dtype=torch.float32, device=query.device) for tensor in (query, key, value))
     full_bias = None if bias is None else bias[(None,) * (4 - bias.dim())]
@@ -113,25 +126,27 @@ def _part(bias, entries, rows):
 
 def _setup(ctx, inputs, output):
     query, key, value, ctx.mask, ctx.scale, bias, ctx.dropout_p = inputs
-    ctx.save_for_backward(query, key, value, bias, output[2])
+    outputs = output[:2] if bias is None and gradients.is_of_flash_attention(query, key, value, ctx.mask) else (None, None)  # others are computed anew
+    ctx.save_for_backward(query, key, value, bias, *outputs, output[2])
     ctx.set_materialize_grads(False)
 
 
 def _gradients(ctx, grad_o, grad_lse, _):
-    query, key, value, bias, numbers = ctx.saved_tensors
+    saved = ctx.saved_tensors  # torch.utils.checkpoint lets them be read once
+    grad_is_final = grad_lse is None and not torch.is_grad_enabled() and torch._C._functorch.peek_interpreter_stack() is None
     of_bias = ctx.needs_input_grad[5]
     # The operator has no gradient of its own, none of a log-sum-exp, and no rule for many gradients at once (is_grads_batched).
-    if grad_lse is not None or torch.is_grad_enabled() or torch._C._functorch.peek_interpreter_stack() is not None:
-        return _differentiable(ctx, grad_o, grad_lse)
+    if not grad_is_final:
+        return _differentiable(ctx, saved, grad_o, grad_lse)
     if grad_o is None:
         return (None,) * 7
-    dq, dk, dv, d_bias = torch.ops.heed.dropout_backward(grad_o, query, key, value, bias, numbers, ctx.mask, ctx.scale, ctx.dropout_p, of_bias)
+    dq, dk, dv, d_bias = torch.ops.heed.dropout_backward(grad_o, *saved, ctx.mask, ctx.scale, ctx.dropout_p, of_bias)
     return dq, dk, dv, None, None, d_bias if of_bias else None, None
 
 
-def _differentiable(ctx, *grads):
+def _differentiable(ctx, saved, *grads):
     """The same with all scores at once, differentiable in turn."""
-    *(query, key, value, bias), numbers = ctx.saved_tensors
+    query, key, value, bias, _, _, numbers = saved
     arguments = query, key, value, ctx.mask, -1, -1, ctx.scale, 0.0, bias, *(None,) * 9, 0, 0, 0, 0, ctx.dropout_p, *numbers.tolist()
     found = gradients.by_operators(arguments, (*ctx.needs_input_grad[:3], *(False,) * 5, ctx.needs_input_grad[5]), grads)
     return *found[:3], None, None, found[8], None
@@ -149,7 +164,7 @@ def _(query, key, value, mask=0, scale=None, bias=None, dropout_p=0.0):
 
 
 @torch.library.register_fake("heed::dropout_backward", lib=operators.library)
-def _(grad_o, query, key, value, bias, numbers, mask, scale, dropout_p, of_bias):
+def _(grad_o, query, key, value, bias, o, lse, numbers, mask, scale, dropout_p, of_bias):
     dq, dk, dv = (tensor.new_empty(tensor.shape) for tensor in (query, key, value))
     return dq, dk, dv, bias.new_empty(bias.shape) if of_bias else query.new_empty((0,), dtype=torch.float32)
 

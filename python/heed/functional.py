@@ -76,8 +76,8 @@ def attention(
     dropout_p    the probability that a probability is set to zero, after the softmax; the others are divided by 1 - dropout_p. The
                  log-sum-exp is that without dropout.
     dropout_seed, dropout_offset of 64 bits each: together with batch entry, head, query and key they alone decide what is dropped, so
-                 that a call gives the same again, on a GPU and on a CPU alike. heed.dropout_mask says what. PyTorch's generators are
-                 neither read nor advanced.
+                 that a call gives the same again, on a GPU and on a CPU alike, and what FlashAttention-2 drops with them. heed.dropout_mask
+                 says what. Offsets of calls that drop independently are 32 * batch * heads apart. PyTorch's generators are neither read nor advanced.
     out_norm_weight (dim_v) or (heads, dim_v), of floating point: rows of O are normed, o / sqrt(mean of o^2 + out_norm_eps) * weight, in float32.
     out_norm_eps positive; 1e-5 by default. A row of zeros stays one.
     out_gate     of the sizes of O, or 1 in the place of any, in its dtype, any strides: O is multiplied by its sigmoid, after the norm. The log-sum-exp is that

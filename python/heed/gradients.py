@@ -36,7 +36,7 @@ def summed_heads(grad, group):
     return grad if group == 1 else grad.unflatten(1, (-1, group)).sum(2)
 
 
-def _with_dense_rows(*tensors):
+def with_dense_rows(*tensors):
     """Tensors whose elements of a row follow each other: PyTorch's kernels read no others, and on a CPU do not refuse them."""
     return [tensor if tensor.stride(-1) == 1 else tensor.contiguous() for tensor in tensors]
 
@@ -50,24 +50,25 @@ def backward_on_cpu(grad_o, q, k, v, o, lse, mask, scale, bias=None):
     return dq, summed_heads(dk, group), summed_heads(dv, group)
 
 
-def _random_state(device):
-    """What PyTorch's kernels are given of random numbers, which they do not read without dropout. Not kept: torch.compile traces a gradient with tensors of
-    one trace alone."""
-    return torch.empty(2, dtype=torch.uint64, device=device), torch.empty((), dtype=torch.uint64, device=device)
+def _random_state(device, numbers):
+    """What PyTorch's kernels are given of random numbers: a seed and an offset where there is dropout, and what they do not read. Not kept: torch.compile traces
+    a gradient with tensors of one trace alone."""
+    unread = torch.empty((), dtype=torch.uint64, device=device)
+    return torch.empty(2, dtype=torch.uint64, device=device) if numbers is None else numbers.to(device).view(torch.uint64), unread
 
 
-def backward_by_flash_attention(grad_o, q, k, v, o, lse, causal, window_left, window_right, scale):
+def backward_by_flash_attention(grad_o, q, k, v, o, lse, causal, window_left, window_right, scale, dropout_p=0.0, numbers=None):
     """By aten::_scaled_dot_product_flash_attention_backward, or for windows aten::_flash_attention_backward, whose masks are aligned to
-    the bottom right."""
-    state, offset = _random_state(q.device)
+    the bottom right. numbers: with dropout its seed and offset, two of int64."""
+    state, offset = _random_state(q.device, numbers)
     if window_left < 0 and window_right < 0:
         return torch.ops.aten._scaled_dot_product_flash_attention_backward.default(
-            grad_o, q, k, v, o, lse, None, None, q.shape[2], k.shape[2], 0.0, causal, state, offset, scale=scale
+            grad_o, q, k, v, o, lse, None, None, q.shape[2], k.shape[2], dropout_p, causal, state, offset, scale=scale
         )
     # Its tensors are (batch, length, head, dim).
     lengths_first = [tensor.transpose(1, 2) for tensor in (grad_o, q, k, v, o)]
     dq, dk, dv = torch.ops.aten._flash_attention_backward(
-        *lengths_first, lse, None, None, q.shape[2], k.shape[2], 0.0, causal, state, offset,
+        *lengths_first, lse, None, None, q.shape[2], k.shape[2], dropout_p, causal, state, offset,
         scale=scale, window_size_left=window_left, window_size_right=window_right,
     )
     return dq.transpose(1, 2), dk.transpose(1, 2), dv.transpose(1, 2)
@@ -135,6 +136,20 @@ def kernel_for(device, dtype, head_dim, len_q, len_k, mask, left, right):
     return "flash" if at_bottom_right and head_dim <= FLASH_HEAD_DIMS else None
 
 
+def is_of_flash_attention(query, key, value, mask, left=-1, right=-1):
+    """Whether PyTorch's FlashAttention for GPUs computes the gradient of a call with this mask, with dropout too."""
+    kernel = kernel_for(query.device.type, query.dtype, query.shape[3], query.shape[2], key.shape[2], mask, left, right)
+    return kernel == "flash" and query.shape[3] == value.shape[3]
+
+
+def _by_flash_attention(grad_o, q, k, v, o, lse, mask, left, right, scale, dropout_p=0.0, numbers=None):
+    """backward_by_flash_attention of a call with a mask and bounds as heed::forward_lse takes them."""
+    is_causal = mask in (unfused.CAUSAL_TOP_LEFT, unfused.CAUSAL_BOTTOM_RIGHT)
+    right = (0 if left >= 0 else -1) if is_causal else right
+    tensors = with_dense_rows(grad_o, q, k, v, o)
+    return backward_by_flash_attention(*tensors, lse, is_causal and left < 0, left, right, scale, dropout_p, numbers)
+
+
 def backward(ctx, grad_o, grad_lse):
     """Gradients of the arguments of heed::forward_lse, of which Q, K and V have one."""
     q, k, v, o, lse = ctx.saved_tensors
@@ -150,12 +165,11 @@ def backward(ctx, grad_o, grad_lse):
     is_final = grad_lse is None and q.shape[3] == v.shape[3] and not torch.is_grad_enabled()
     kernel = kernel_for(q.device.type, q.dtype, q.shape[3], q.shape[2], k.shape[2], mask, left, right) if is_final else None
     if kernel == "cpu":
-        return *backward_on_cpu(*_with_dense_rows(grad_o, q, k, v, o), lse, mask, scale), *rest
+        return *backward_on_cpu(*with_dense_rows(grad_o, q, k, v, o), lse, mask, scale), *rest
     if kernel == "efficient" and lse.numel() > 0:
         return *backward_by_efficient_attention(grad_o, q, k, v, o, lse, None, is_causal, scale)[:3], *rest
     if kernel == "flash":
-        right = (0 if left >= 0 else -1) if is_causal else right
-        return *backward_by_flash_attention(*_with_dense_rows(grad_o, q, k, v, o), lse, is_causal and left < 0, left, right, scale), *rest
+        return *_by_flash_attention(grad_o, q, k, v, o, lse, mask, left, right, scale), *rest
     return *unfused.backward(grad_o, grad_lse, q, k, v, o, lse, mask, left, right, scale), *rest
 
 
@@ -165,7 +179,7 @@ torch.library.register_autograd("heed::forward_lse", backward, setup_context=_se
 # ------------------------------------------------------------------------------------------------ of calls with features
 
 
-_BIAS = 8  # its place among the arguments of heed::forward_features
+_BIAS, _DROPOUT = 8, 22  # places among the arguments of heed::forward_features; behind that of dropout_p are those of its seed and offset
 _MOST_NATS = 1024.0  # of a log-sum-exp that is right to 6e-5, in float32
 _HIDDEN_NATS = -float(1 << 20)  # rows of a GPU below it are rounded to a sixteenth, and count as rows that see no key: nothing waits for the device to tell
 
@@ -173,21 +187,31 @@ _HIDDEN_NATS = -float(1 << 20)  # rows of a GPU below it are rounded to a sixtee
 def _setup_features(ctx, inputs, output):
     ctx.arguments = [None if isinstance(given, torch.Tensor) else given for given in inputs[:-1]]
     ctx.places = [place for place, given in enumerate(inputs) if isinstance(given, torch.Tensor)]
-    softcap, dropout_p = inputs[7], inputs[22]
-    # O and the log-sum-exp are of use to `_by_kernel` alone.
-    outputs = output if ctx.places == [0, 1, 2, _BIAS] and softcap == 0 and dropout_p == 0 else ()
+    softcap, dropout_p = inputs[7], inputs[_DROPOUT]
+    # O and the log-sum-exp are of use to kernels of PyTorch alone.
+    has_bias_alone = ctx.places == [0, 1, 2, _BIAS] and softcap == 0 and dropout_p == 0
+    ctx.has_dropout_alone = ctx.places == [0, 1, 2] and softcap == 0 and 0 < dropout_p < 1 and is_of_flash_attention(*inputs[:6])
+    outputs = output if has_bias_alone or ctx.has_dropout_alone else ()
     ctx.save_for_backward(*(inputs[place] for place in ctx.places), *outputs)
     ctx.set_materialize_grads(False)
 
 
 def backward_features(ctx, *grads):
-    """Gradients of Q, K, V, bias, sinks and slopes of heed::forward_features: by PyTorch's kernel where a bias is all that a call has and the kernel has a gradient
-    for it, else by PyTorch's operators with all scores at once, differentiable in turn."""
+    """Gradients of Q, K, V, bias, sinks and slopes of heed::forward_features: by PyTorch's kernel where a bias, or dropout, is all that a call has and the kernel has
+    a gradient for it, else by PyTorch's operators with all scores at once, differentiable in turn."""
     saved = ctx.saved_tensors  # torch.utils.checkpoint lets them be read once
     tensors, outputs = saved[: len(ctx.places)], saved[len(ctx.places) :]
     arguments = list(ctx.arguments)
     for place, tensor in zip(ctx.places, tensors):
         arguments[place] = tensor
+    if ctx.has_dropout_alone:
+        if grads[0] is not None and grads[1] is None and not torch.is_grad_enabled() and torch._C._functorch.peek_interpreter_stack() is None:
+            mask, left, right, scale = arguments[3:7]
+            scale = 1 / math.sqrt(tensors[0].shape[-1]) if scale is None else scale
+            dropout_p, *numbers = arguments[_DROPOUT : _DROPOUT + 3]
+            of_qkv = _by_flash_attention(grads[0], *tensors, *outputs, mask, left, right, scale, dropout_p, torch.tensor(numbers, dtype=torch.int64))
+            return *of_qkv, *(None,) * (len(arguments) - 2)
+        outputs = ()
     lse = _lse_for_kernel(*tensors, outputs[1], *grads, arguments[3:6], ctx.needs_input_grad[_BIAS]) if outputs else None
     if lse is not None:
         *of_qkv, of_bias = _by_kernel(*tensors, outputs[0], lse, grads[0], arguments[3], arguments[6], ctx.needs_input_grad[_BIAS])
@@ -251,7 +275,7 @@ def _by_kernel(q, k, v, bias, o, lse, grad_o, mask, scale, bias_needs_gradient):
     if bias.dtype == torch.bool:
         bias = torch.zeros_like(bias, dtype=q.dtype).masked_fill_(~bias, -math.inf)
     if not _is_on_gpu(q):
-        return *backward_on_cpu(*_with_dense_rows(grad_o, q, k, v, o), lse, mask, scale, *_with_dense_rows(bias)), None
+        return *backward_on_cpu(*with_dense_rows(grad_o, q, k, v, o), lse, mask, scale, *with_dense_rows(bias)), None
     *of_qkv, of_bias = backward_by_efficient_attention(grad_o, q, k, v, o, lse, bias, mask == unfused.CAUSAL_TOP_LEFT, scale, bias_needs_gradient)
     return *of_qkv, of_bias.sum_to_size(sizes) if bias_needs_gradient else None
 

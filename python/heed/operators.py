@@ -73,7 +73,7 @@ library.define(
     "forward_dropout(Tensor query, Tensor key, Tensor value, int mask=0, float? scale=None, Tensor? bias=None, float dropout_p=0.0) -> (Tensor, Tensor, Tensor)", tags=_draws
 )
 library.define(
-    "dropout_backward(Tensor grad_o, Tensor query, Tensor key, Tensor value, Tensor? bias, Tensor numbers, int mask, float? scale, float dropout_p, bool of_bias) "
+    "dropout_backward(Tensor grad_o, Tensor query, Tensor key, Tensor value, Tensor? bias, Tensor? o, Tensor? lse, Tensor numbers, int mask, float? scale, float dropout_p, bool of_bias) "
     "-> (Tensor, Tensor, Tensor, Tensor)",
     tags=_tag,
 )

@@ -57,7 +57,6 @@ def is_served_in_trace(query, key, value, attn_mask, dropout_p, is_causal, scale
     program for the sizes of a run, heed::forward computes it by heed::unfused."""
     return (
         0 <= dropout_p <= 1
-        and not (dropout_p > 0 and dropout_calls.is_left_to_torch(query.device))
         and query.dtype == key.dtype == value.dtype
         and query.device == key.device == value.device
         and query.dtype in (torch.float16, torch.bfloat16, torch.float32)
@@ -67,6 +66,7 @@ def is_served_in_trace(query, key, value, attn_mask, dropout_p, is_causal, scale
         and key.shape[2] == value.shape[2]
         and query.shape[3] == key.shape[3]
         and (query.shape[1] == key.shape[1] or key.shape[1] == 1 or (enable_gqa and query.shape[1] % key.shape[1] == 0))
+        and not (dropout_p > 0 and dropout_calls.is_left_to_torch(query, key, value, attn_mask, is_causal))
         and max(query.shape[3], value.shape[3]) <= _MOST_DIMS.get(query.device.type, 0)
         and (attn_mask is None or _is_bias(attn_mask, query, (*query.shape[:3], key.shape[2])))
         and (attn_mask is None or not is_causal or forms.takes_mask_beside_causal(query, key, value, attn_mask, dropout_p, scale, enable_gqa))
@@ -179,7 +179,7 @@ def in_other_form(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=Fa
         operators.native.heed_torch_count(True, b"", b"tensors without elements")
         return forms.WithoutElements.apply(query, key, value, attn_mask)
     has_both = mask is not None and is_causal
-    if dropout_p > 0 and dropout_calls.is_left_to_torch(q.device):
+    if dropout_p > 0 and dropout_calls.is_left_to_torch(q, k, v, mask, is_causal):
         return operators.hand_back(*call, dropout_calls.ON_A_GPU)
     if dropout_p > 0 and dropout_calls.is_capturing(q.device):
         return operators.hand_back(*call, dropout_calls.IN_A_CAPTURE)

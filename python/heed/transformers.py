@@ -153,9 +153,9 @@ def _dropped(query, dropout):
     """The arguments of heed.attention for dropout whose numbers PyTorch's generator draws now; None in a trace and a capture, which would keep them, and where dropout is PyTorch's."""
     if dropout == 0:
         return {}
-    if torch.compiler.is_compiling() or dropout_calls.is_left_to_torch(query.device) or dropout_calls.is_capturing(query.device):
+    if torch.compiler.is_compiling() or query.device.type != "cpu":
         return None
-    seed, offset = dropout_calls.drawn(query.device)
+    seed, offset = dropout_calls.drawn(query.device, query.shape[0] * query.shape[1])
     return {"dropout_p": dropout, "dropout_seed": seed, "dropout_offset": offset}
 
 

@@ -79,12 +79,12 @@ void by_definition(const Workload& w, const InputValues& values, const RowIndex&
     long double kept = 1;
     if (w.dropout > 0) {
       const auto row = static_cast<int>(at.row), key = static_cast<int>(j);
-      const Philox4 of_head =
-          dropout_of_head(values.dropout_seed, values.dropout_offset,
-                          values.dropout_first_entry + static_cast<int>(at.batch), static_cast<int>(at.head));
-      const unsigned number = dropout_numbers(of_head, row, key).word[dropout_index(row, key)];
+      const HeadDropout of_head = dropout_of_head(values.dropout_seed, values.dropout_offset,
+                                                  values.dropout_first_entry + static_cast<int>(at.batch),
+                                                  static_cast<int>(at.head), static_cast<int>(w.heads));
+      const unsigned number = dropout_byte(dropout_numbers(of_head, row, key), row, key);
       kept =
-          number < dropout_threshold(w.dropout) || w.dropout == 1 ? 0 : 1 / (1 - static_cast<long double>(w.dropout));
+          number >= dropout_threshold(w.dropout) || w.dropout == 1 ? 0 : 1 / (1 - static_cast<long double>(w.dropout));
     }
     for (std::size_t d = 0; d < mean.size(); ++d) mean[d] += kept * p * static_cast<long double>(rounded(v[d]));
   }

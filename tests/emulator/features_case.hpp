@@ -96,15 +96,17 @@ class FeatureCase : public FeatureTensors {
   [[nodiscard]] double kept(int b, int h, int row, int key) const {
     if (shape_.dropout == 0) return 1;
     key += shape_.cut_keys;
+    const std::uint64_t of_lane = seed_[1] + static_cast<std::uint64_t>((b + first_entry_) * shape_.heads + h) * 32 +
+                                  static_cast<std::uint64_t>(row % 8 * 4 + key % 8 / 2);
     const auto half = [](std::uint64_t word, int i) { return static_cast<unsigned>(word >> (32 * i)); };
-    const Philox4 of_head = philox4x32_10(
-        {{half(seed_[1], 0), half(seed_[1], 1), static_cast<unsigned>(b + first_entry_), static_cast<unsigned>(h)}},
-        half(seed_[0], 0), half(seed_[0], 1));
-    const Philox4 four = philox4x32_10({{static_cast<unsigned>(key / 2), static_cast<unsigned>(row / 16 * 8 + row % 8),
-                                         of_head.word[2], of_head.word[3]}},
-                                       of_head.word[0], of_head.word[1]);
-    const double share = four.word[(row % 16 < 8 ? 0 : 2) + key % 2] * 0x1p-32;
-    return share < shape_.dropout || shape_.dropout == 1 ? 0 : 1 / (1 - shape_.dropout);
+    const Philox4 numbers = philox4x32(
+        {{half(of_lane, 0), half(of_lane, 1), static_cast<unsigned>(row / 16), static_cast<unsigned>(key / 32)}},
+        half(seed_[0], 0), half(seed_[0], 1), 7);
+    const unsigned number = numbers.word[key % 32 / 8] >> (row % 16 / 8 * 16 + key % 2 * 8) & 0xff;
+    const double share = number / 255.0;
+    return share > static_cast<double>(1 - static_cast<float>(shape_.dropout)) || shape_.dropout == 1
+               ? 0
+               : 1 / (1 - shape_.dropout);
   }
 
   /// Norms and gates a row. @return what its errors grow by at most

@@ -30,19 +30,27 @@ def definition(q, k, v, kept, hidden=None):
 
 class Generator(unittest.TestCase):
     def test_known_answers(self):
-        # Of Random123: kat_vectors, philox4x32 with 10 rounds.
+        # Of Random123: kat_vectors, philox4x32 with 7 and 10 rounds.
         digits = (0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344)
-        for counter, key, words in (
-            ((0, 0, 0, 0), (0, 0), (0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8)),
-            ((0xFFFFFFFF,) * 4, (0xFFFFFFFF,) * 2, (0x408F276D, 0x41C83B0E, 0xA20BC7C6, 0x6D5451FD)),
-            (digits, (0xA4093822, 0x299F31D0), (0xD16CFE09, 0x94FDCCEB, 0x5001E420, 0x24126EA1)),
+        for counter, key, rounds, words in (
+            ((0, 0, 0, 0), (0, 0), 7, (0x5F6FB709, 0x0D893F64, 0x4F121F81, 0x4F730A48)),
+            ((0xFFFFFFFF,) * 4, (0xFFFFFFFF,) * 2, 7, (0x5207DDC2, 0x45165E59, 0x4D8EE751, 0x8C52F662)),
+            (digits, (0xA4093822, 0x299F31D0), 7, (0x4DFCCABA, 0x190A87F0, 0xC47362BA, 0xB6B5242A)),
+            (digits, (0xA4093822, 0x299F31D0), 10, (0xD16CFE09, 0x94FDCCEB, 0x5001E420, 0x24126EA1)),
         ):
-            self.assertEqual(dropout._philox(counter, key), words)
-            self.assertEqual(tuple(int(word) for word in dropout._philox([torch.tensor(word) for word in counter], key)), words)
+            self.assertEqual(dropout._philox(counter, key, rounds), words)
+            self.assertEqual(tuple(int(word) for word in dropout._philox([torch.tensor(word) for word in counter], key, rounds)), words)
+
+    def test_offsets_carry(self):
+        # Head 1 begins 32 behind head 0, and entry 1 behind all heads: the numbers of an offset near 2^32 carry into its upper word.
+        kept = heed.dropout_mask(0.5, 3, (1 << 32) - 40, (2, 2, 40, 70))
+        for entry, head in ((0, 1), (1, 0), (1, 1)):
+            self.assertTrue(torch.equal(kept[entry, head], heed.dropout_mask(0.5, 3, (1 << 32) - 40 + 32 * (2 * entry + head), (1, 1, 40, 70))[0, 0]))
+        self.assertFalse(torch.equal(kept[1, 1], heed.dropout_mask(0.5, 3, 56, (1, 1, 40, 70))[0, 0]))
 
     def test_shares(self):
-        for p in (0.1, 0.5, 0.99):
-            kept = heed.dropout_mask(p, 3, 4, (2, 3, 200, 300))
+        for wanted, p in ((0.1, 26 / 256), (0.5, 0.5), (0.99, 253 / 256)):
+            kept = heed.dropout_mask(wanted, 3, 4, (2, 3, 200, 300))
             self.assertLess(abs(kept.double().mean().item() - (1 - p)), 5 * math.sqrt(p * (1 - p) / kept.numel()))
         self.assertFalse(heed.dropout_mask(1.0, 3, 4, (1, 1, 5, 5)).any())
         self.assertTrue(heed.dropout_mask(0.0, 3, 4, (1, 1, 5, 5)).all())

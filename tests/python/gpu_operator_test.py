@@ -3,11 +3,11 @@
 import itertools
 import threading
 import unittest
-from unittest import mock
 
 import torch
 import torch.nn.functional as F
 from attention_cases import assert_close, expected, require_programs, tensors
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 SMALL = (2, 4, 4, 16, 16, 64, 64)
 
@@ -86,32 +86,60 @@ class Graphs(unittest.TestCase):
 
 
 class Dropout(unittest.TestCase):
-    """dropout_p of PyTorch's function: numbers from the GPU's generator, where it is not left to PyTorch."""
+    """dropout_p of PyTorch's function: numbers from the GPU's generator, those of PyTorch's FlashAttention."""
 
-    def setUp(self):
-        on_gpus = mock.patch.object(dropout_calls, "ON_GPUS", True)
-        on_gpus.start()
-        self.addCleanup(on_gpus.stop)
+    CALLS = ({}, {"is_causal": True}, {"dim": 128, "heads_kv": 1}, {"dim": 256}, {"dtype": torch.bfloat16, "dim": 72}, {"len_q": 1}, {"len_q": 300, "len_k": 1000})
+
+    def test_it_drops_what_flash_attention_drops(self):
+        generator = torch.cuda.default_generators[torch.cuda.current_device()]
+        for given in self.CALLS:
+            call = {"dtype": torch.float16, "dim": 64, "heads_kv": 2, "len_q": 70, "len_k": 70 if given.get("is_causal") else 131, "is_causal": False} | given
+            q, k, v = (tensor.requires_grad_() for tensor in tensors((2, 4, call["heads_kv"], call["len_q"], call["len_k"], call["dim"], call["dim"]), call["dtype"], "cuda"))
+            weight, results = torch.randn_like(q), []
+            for context in (heed.sdpa(strict=True), sdpa_kernel([SDPBackend.FLASH_ATTENTION])):
+                torch.manual_seed(5)
+                generator.set_offset(8)
+                with context:
+                    outputs = [F.scaled_dot_product_attention(q, k, v, dropout_p=0.3, is_causal=call["is_causal"], enable_gqa=True) for _ in range(2)]
+                of_tensors = torch.autograd.grad((outputs[1] * weight).float().sum(), (q, k, v))
+                results.append((*outputs, *of_tensors, generator.get_offset()))
+            self.assertFalse(torch.equal(*results[0][:2]))
+            with self.subTest(**given):
+                self.assertEqual(results[0][-1], results[1][-1])
+                for ours, theirs in zip(results[0][:-1], results[1][:-1]):
+                    torch.testing.assert_close(ours, theirs, atol=2e-2, rtol=2e-2)
 
     def test_calls_and_gradients(self):
-        q, k, v = (tensor.requires_grad_() for tensor in tensors((2, 4, 2, 70, 131, 64, 64), torch.float16, "cuda"))
+        q, k, v = (tensor.requires_grad_() for tensor in tensors((2, 4, 2, 131, 131, 64, 64), torch.float16, "cuda"))
         generator = torch.cuda.default_generators[torch.cuda.current_device()]
-        for named, hidden in (({}, None), ({"is_causal": True}, torch.ones(70, 131, dtype=torch.bool, device="cuda").triu(1))):
+        hidden = torch.ones(131, 131, dtype=torch.bool, device="cuda").triu(1)
+        far = torch.arange(131, device="cuda")[:, None] - torch.arange(131, device="cuda") > 20
+        for named, out in (({}, None), ({"is_causal": True}, hidden), ({"window": (20, 0)}, hidden | far)):
             torch.manual_seed(5)
             generator.set_offset(8)
-            with heed.sdpa(strict=True):
-                o, other = (F.scaled_dot_product_attention(q, k, v, dropout_p=0.3, enable_gqa=True, **named) for _ in range(2))
-            self.assertFalse(torch.equal(o, other))
-            self.assertEqual((generator.initial_seed(), generator.get_offset()), (5, 16))
+            if "window" in named:
+                o = heed.attention(q, k, v, **named, dropout_p=0.3, dropout_seed=5, dropout_offset=8)
+            else:
+                with heed.sdpa(strict=True):
+                    o = F.scaled_dot_product_attention(q, k, v, dropout_p=0.3, enable_gqa=True, **named)
+                self.assertEqual((generator.initial_seed(), generator.get_offset()), (5, 8 + 2 * 4 * 32))
             exact = [tensor.detach().double().requires_grad_() for tensor in (q, k, v)]
             keys, values = (tensor.repeat_interleave(2, 1) for tensor in exact[1:])
             scores = exact[0] @ keys.transpose(-1, -2) / 8
-            scores = scores if hidden is None else scores.masked_fill(hidden, -torch.inf)
-            wanted = (scores.softmax(-1) * heed.dropout_mask(0.3, 5, 8, (2, 4, 70, 131), "cuda") / 0.7) @ values
+            scores = scores if out is None else scores.masked_fill(out, -torch.inf)
+            wanted = (scores.softmax(-1) * heed.dropout_mask(0.3, 5, 8, (2, 4, 131, 131), "cuda") / 0.7) @ values
             assert_close(self, o, wanted, torch.float16)
             weight = torch.randn_like(o)
             for one, two in zip(torch.autograd.grad((o * weight).float().sum(), (q, k, v)), torch.autograd.grad((wanted * weight.double()).sum(), exact)):
                 torch.testing.assert_close(one.double(), two, atol=2e-2, rtol=2e-2)
+
+    def test_what_flash_attention_has_no_gradient_for_is_handed_back(self):
+        q, k, v = tensors(SMALL, torch.float32, "cuda")
+        heed.reset_report()
+        with heed.sdpa():
+            F.scaled_dot_product_attention(q, k, v, dropout_p=0.3)
+            F.scaled_dot_product_attention(q.half(), k.half(), v.half(), torch.ones(q.shape[2], k.shape[2], dtype=torch.bool, device="cuda"), dropout_p=0.3)
+        self.assertEqual({row.reason for row in heed.report().rows}, {dropout_calls.ON_A_GPU})
 
     def test_a_graph_drops_anew_in_each_replay(self):
         q, k, v = tensors(SMALL, torch.float16, "cuda")

@@ -211,15 +211,28 @@ class OfAGpu(unittest.TestCase):
 
     def test_numbers_come_from_the_generator_of_the_device(self):
         first, other, same = torch.device("cuda", 0), torch.device("cuda", 1), torch.device("cuda")
-        self.assertEqual([dropout_calls.drawn(device) for device in (first, first, other, same)], [(11, 8), (11, 12), (-3, 8), (-3, 12)])
-        self.assertEqual([generator.offset for generator in self.generators], [16, 16])
+        self.assertEqual([dropout_calls.drawn(device, 2) for device in (first, first, other, same)], [(11, 8), (11, 72), (-3, 8), (-3, 72)])
+        self.assertEqual([generator.offset for generator in self.generators], [136, 136])
 
-    def test_on_a_gpu_it_is_left_to_torch(self):
-        self.assertTrue(dropout_calls.is_left_to_torch(torch.device("cuda", 0)))
-        self.assertFalse(dropout_calls.is_left_to_torch(torch.device("cpu")))
+    def test_without_a_gradient_by_flash_attention_it_is_left_to_torch(self):
+        from torch._subclasses.fake_tensor import FakeTensorMode
+
+        def is_left(dtype=torch.float16, dim=64, dim_v=None, len_k=6, mask=None, is_causal=False, device="cuda"):
+            q, k, v = (torch.empty(2, 4, length, width, dtype=dtype, device=device) for length, width in ((6, dim), (len_k, dim), (len_k, dim_v or dim)))
+            return dropout_calls.is_left_to_torch(q, k, v, mask, is_causal)
+
+        with FakeTensorMode(), mock.patch.object(torch.cuda, "get_device_capability", lambda device: (8, 9)):
+            mask = torch.ones(6, 6, dtype=torch.bool)
+            for given in ({}, {"dtype": torch.bfloat16}, {"len_k": 9}, {"is_causal": True}, {"dim": 192}):
+                self.assertFalse(is_left(**given), given)
+            for given in ({"dtype": torch.float32}, {"dim": 36}, {"dim_v": 32}, {"len_k": 9, "is_causal": True}, {"mask": mask}, {"dim": 256}):
+                self.assertTrue(is_left(**given), given)
+                self.assertFalse(is_left(**given, device="cpu"), given)
+            with mock.patch.object(torch.cuda, "get_device_capability", lambda device: (9, 0)):
+                self.assertFalse(is_left(dim=256))
         q, k, v = (torch.randn(2, 4, 6, 16) for _ in range(3))
         heed.reset_report()
-        with mock.patch.object(dropout_calls, "is_left_to_torch", lambda device: True), heed.sdpa():
+        with mock.patch.object(dropout_calls, "is_left_to_torch", lambda *call: True), heed.sdpa():
             F.scaled_dot_product_attention(q, k, v, dropout_p=0.4)
             F.scaled_dot_product_attention(q.requires_grad_(), k, v, dropout_p=0.4).sum().backward()
         self.assertEqual({row.reason for row in heed.report().rows}, {dropout_calls.ON_A_GPU})
@@ -227,7 +240,7 @@ class OfAGpu(unittest.TestCase):
     def test_a_capture_is_handed_back_and_not_frozen(self):
         self.capturing = True
         with self.assertRaisesRegex(RuntimeError, "dropout while a CUDA graph is captured, which would drop the same in each of its replays"):
-            dropout_calls.drawn(torch.device("cuda", 0))
+            dropout_calls.drawn(torch.device("cuda", 0), 1)
         self.assertEqual(self.generators[0].offset, 8)
         self.assertFalse(dropout_calls.is_capturing(torch.device("cpu")))
         self.assertTrue(dropout_calls.is_capturing(torch.device("cuda", 0)))

@@ -12,11 +12,10 @@ from transformers_models import MODELS, WINDOW, inputs, made, require_transforme
 def setUpModule():
     require_programs()
     require_transformers()
-    global dropout_calls, heed, masks, transformers
+    global heed, masks, transformers
     import heed
     import heed.transformers
     import transformers
-    from heed import dropout_calls
     from heed import transformers_masks as masks
 
 
@@ -168,7 +167,7 @@ class Function(unittest.TestCase):
             for name, given in (("softcap", 2.0), ("s_aux", torch.zeros(4))):
                 dropped = [heed.transformers.attention(Module(), q, k, v, None, dropout=0.5, **{name: given})[0] for _ in range(2)]
                 self.assertFalse(torch.equal(*dropped))
-                with mock.patch.object(dropout_calls, "is_capturing", lambda device: True), self.assertRaisesRegex(heed.NotServed, name.replace("s_aux", "sinks")):
+                with mock.patch.object(heed.transformers, "_dropped", lambda *call: None), self.assertRaisesRegex(heed.NotServed, name.replace("s_aux", "sinks")):
                     heed.transformers.attention(Module(), q, k, v, None, dropout=0.5, **{name: given})
             heed.transformers.attention(Module(), q.requires_grad_(), k, v, torch.ones(7, 7, dtype=torch.bool))
 

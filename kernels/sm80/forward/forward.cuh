@@ -137,7 +137,7 @@ struct Forward {
       const int first = block.first_key_of_entry(tile) + 2 * (block.lane % 4);
 #pragma unroll
       for (int m = 0; m < kFragments; ++m)
-        block.features.dropout.drop(e[m], block.params, warp_row + 16 * m + block.lane / 4, first);
+        block.features.dropout.template drop<!kBegins>(e[m], block.params, warp_row + 16 * m + block.lane / 4, first);
     }
     Pv::to_operand(p, e);
   }

@@ -169,7 +169,7 @@ struct Scores {
   /// The probabilities of KV tile n, when they are summed, without those that are dropped.
   __device__ __forceinline__ void drop(FragP& p, const Gemms& gemms, int n) const {
     if constexpr (kProblem.features.dropout)
-      sm90_persistent::drop(p, changes.dropout.of_head, params, row(gemms, 0), key_of_lane(gemms, n));
+      sm90_persistent::drop<!kBegins>(p, changes.dropout.of_head, params, row(gemms, 0), key_of_lane(gemms, n));
   }
 
   /// Sets scores of keys that a row does not see to -inf.

@@ -24,7 +24,9 @@ inline unsigned prmt(unsigned x, unsigned y, unsigned selector) {
   unsigned z = 0;
   for (unsigned i = 0; i < 4; ++i) {
     const unsigned from = selector >> 4 * i & 7U;
-    z |= ((from < 4 ? x : y) >> 8 * (from % 4) & 0xffU) << 8 * i;
+    unsigned byte = (from < 4 ? x : y) >> 8 * (from % 4) & 0xffU;
+    if ((selector >> 4 * i & 8U) != 0) byte = (byte & 0x80U) != 0 ? 0xffU : 0;
+    z |= byte << 8 * i;
   }
   return z;
 }
