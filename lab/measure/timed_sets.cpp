@@ -194,7 +194,7 @@ void TimedSets::prepare(worker::Worker& worker, const std::vector<std::pair<int,
       launch.shape.dropout_seed = of_q.dropout_seed;
       launch.shape.dropout_offset = of_q.dropout_offset;
       launch.shape.dropout_first_entry = of_q.dropout_first_entry;
-      launch.grid = plan.grid;
+      launch.take(plan);
       list.push_back(launch);
     }
     launches.emplace_back(slot, std::move(list));

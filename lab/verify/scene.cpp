@@ -127,7 +127,7 @@ Scene::Scene(const Workload& workload, const InputValues& values, const LaunchPl
   launch_.lse = options.with_lse ? lse_.offset : worker::kNull;
   launch_.workspace = plan.workspace_bytes > 0 ? workspace_.offset : worker::kNull;
   launch_.semaphores = plan.semaphores > 0 ? semaphores_.offset : worker::kNull;
-  launch_.grid = plan.grid;
+  launch_.take(plan);
   FeatureParams& s = launch_.shape;
   static_cast<ForwardParams&>(s) = with_sizes(s, whole_sizes_of(w));
   launch_.mask = mask_kind(w);

@@ -137,6 +137,12 @@ void features_from_json(const nlohmann::json& json, Launch& launch) {
 
 }  // namespace
 
+void Launch::take(const LaunchPlan& plan) {
+  grid = plan.grid;
+  k_box_rows = plan.tensor_maps ? plan.tensor_maps->k_rows : 0;
+  v_box_rows = plan.tensor_maps ? plan.tensor_maps->v_rows : 0;
+}
+
 FeatureParams resolve(const Launch& launch, std::uintptr_t base) {
   FeatureParams params = launch.shape;
   params.q = pointer(base, launch.q);
@@ -171,7 +177,8 @@ void to_json(nlohmann::json& json, const Launch& launch) {
           {"scale", s.scale},
           {"mask", to_string(launch.mask)},
           {"elements", {to_string(launch.k_element), to_string(launch.v_element)}},
-          {"grid", launch.grid}};
+          {"grid", launch.grid},
+          {"box_rows", {launch.k_box_rows, launch.v_box_rows}}};
   for (const auto& field : kStridesFields) json[std::string(field.name)] = strides_to_json(s.*field.member);
   nlohmann::json addresses = nlohmann::json::array();
   for (std::uint64_t Launch::*place : kFeatureAddresses) addresses.push_back(launch.*place);
@@ -214,6 +221,8 @@ void from_json(const nlohmann::json& json, Launch& launch) {
   launch.k_element = find_element(json.at("elements").at(0).get<std::string>()).element;
   launch.v_element = find_element(json.at("elements").at(1).get<std::string>()).element;
   launch.grid = grid_from_json(json.at("grid"));
+  launch.k_box_rows = integer<int>(json.at("box_rows").at(0));
+  launch.v_box_rows = integer<int>(json.at("box_rows").at(1));
 }
 
 namespace {

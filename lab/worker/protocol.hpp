@@ -62,6 +62,12 @@ struct Launch {
   Element k_element = Element::fp16;
   Element v_element = Element::fp16;
   std::array<std::uint32_t, 3> grid = {1, 1, 1};  ///< LaunchPlan::grid for these lengths
+  /// Rows of K's and V's boxes in LaunchPlan::tensor_maps, for these pages; 0: the entry takes no tensor maps.
+  int k_box_rows = 0;
+  int v_box_rows = 0;
+
+  /// Takes from a program's plan for a workload what differs between workloads.
+  void take(const LaunchPlan& plan);
 };
 
 inline constexpr std::array<std::uint64_t Launch::*, 16> kFeatureAddresses = {

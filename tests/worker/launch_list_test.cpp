@@ -1,5 +1,7 @@
 // Lists of launches as they travel to a worker.
+#include "device/device.hpp"
 #include "testing.hpp"
+#include "variant/family.hpp"
 #include "worker/protocol.hpp"
 
 namespace heed::worker {
@@ -18,6 +20,8 @@ Launch some_launch() {
   launch.shape.heads = 3;
   launch.mask = MaskKind::causal;
   launch.grid = {3, 2, 1};
+  launch.k_box_rows = 16;
+  launch.v_box_rows = 32;
   return launch;
 }
 
@@ -36,10 +40,33 @@ TEST(LaunchList, ComesOutAsItWentIn) {
   launches[50].shape.len_q = 36;  // more than an address: whole, and no other is told by it
   launches[60].grid = {1, 1, 1};
   launches[61].mask = MaskKind::none;
+  launches[62].v_box_rows = 64;
   const nlohmann::json list = launches_to_json(launches);
   EXPECT_EQ(text_of(launches_from_json(nlohmann::json::parse(list.dump()))), text_of(launches));
   EXPECT_LT(list.dump().size(), text_of(launches).size() / 10);
   EXPECT_TRUE(launches_from_json(launches_to_json({})).empty());
+}
+
+// One program runs with pages of several sizes, in boxes of several: each launch has its own.
+TEST(LaunchList, ALaunchHasTheBoxesOfItsOwnPages) {
+  DeviceFacts device = gpu_limits("sm_90a");
+  device.processors = 132;
+  const Workload one = parse_workload("b2h2l40k150d64:fp16:page=16");
+  const Variant variant = parse_variant("fwd_sm90_persistent:block_n=64", one, device);
+  for (const auto& [page, rows] : {std::pair(16, 16), std::pair(24, 8), std::pair(256, 64)}) {
+    Workload other = one;
+    other.page_size = page;
+    const LaunchPlan plan = variant.plan(other, device);
+    ASSERT_TRUE(plan.tensor_maps) << page;
+    Launch launch = some_launch();
+    launch.take(plan);
+    EXPECT_EQ(launch.grid, plan.grid);
+    EXPECT_EQ(launch.k_box_rows, rows) << page;
+    EXPECT_EQ(launch.v_box_rows, rows) << page;
+  }
+  Launch launch = some_launch();
+  launch.take(LaunchPlan());
+  EXPECT_EQ(launch.k_box_rows, 0);
 }
 
 TEST(LaunchList, WhatIsNoneIsRefused) {
