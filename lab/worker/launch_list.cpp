@@ -22,7 +22,8 @@ bool is_like(const Launch& first, const Launch& other) {
   FeatureParams scaled = other.shape;
   scaled.scale = first.shape.scale;
   return std::memcmp(&scaled, &first.shape, sizeof scaled) == 0 && other.mask == first.mask &&
-         other.k_element == first.k_element && other.v_element == first.v_element && other.grid == first.grid;
+         other.k_element == first.k_element && other.v_element == first.v_element && other.grid == first.grid &&
+         other.k_box_rows == first.k_box_rows && other.v_box_rows == first.v_box_rows;
 }
 
 }  // namespace

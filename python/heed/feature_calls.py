@@ -4,11 +4,12 @@ import math
 
 import torch
 
-from heed import blocks, key_span
+from heed import blocks, dropout, key_span
 from heed.reference import DTYPES, FACTOR, SLACK
 
 ROWS = 256  # compared of a call, over all entries and heads
 BLOCK = 128  # rows and keys of a block
+DROPOUT_SEED, DROPOUT_OFFSET = 5, 1024  # of a call with dropout, for all sets of tensors
 
 
 class CallTensors:
@@ -143,7 +144,14 @@ class CallTensors:
         if self.sinks is not None:
             scores = torch.cat([scores, self.sinks[h].to(scores.dtype).expand(len(rows), 1)], -1)
         p = torch.softmax(scores, -1).nan_to_num(0.0)[:, :n]
+        if w.dropout:
+            p = p * self.kept(b, h, n)[rows]
         return ((p.to(values.dtype) if unfused else p) @ (values if unfused else values.double())).double()
+
+    def kept(self, b, h, len_k):
+        """(len_q, len_k) of one head: what dropout multiplies probabilities with."""
+        offset = DROPOUT_OFFSET + 32 * (b * self.call.heads + h)
+        return dropout.kept(self.call.dropout, DROPOUT_SEED, offset, (1, 1, int(self.lengths_q[b]), len_k), self.device)[0, 0]
 
     def seen(self):
         """Scores that the features and masks leave, over all entries and heads."""

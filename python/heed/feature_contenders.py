@@ -10,6 +10,7 @@ import torch
 
 from heed import c_api, features, flashinfer_contender, flex_contender, launch
 from heed.contenders import Refused
+from heed.feature_calls import DROPOUT_OFFSET, DROPOUT_SEED
 from heed.reference import DTYPES
 
 MOST_MASK_BYTES = 2**32  # of a dense mask that is made for a contender
@@ -39,9 +40,12 @@ class _HeedCall:
         self.features = features.Features(
             softcap=w.softcap, bias=t.bias, sinks=t.sinks, alibi_slopes=t.slopes, key_lengths=t.key_lengths, cu_seqlens_q=t.cu_seqlens,
             cu_seqlens_k=t.cu_seqlens, page_table=t.page_table, prefix_lengths=t.prefix_lengths, max_len_q=w.len_q, max_len_k=w.len_k,
+            dropout_p=w.dropout,
         )  # fmt: skip
         features.set_block_mask("heed", t.block_mask, (w.len_q, w.len_k), self.features)
         self.launch = c_api.Tensors(struct_size=ctypes.sizeof(c_api.Tensors))
+        if w.dropout:
+            self.launch.dropout_seed, self.launch.dropout_offset = DROPOUT_SEED, DROPOUT_OFFSET
         f = self.features
         for field, tensor in (("bias", f.bias), ("sinks", f.sinks), ("alibi_slopes", f.alibi_slopes), ("cu_seqlens_q", f.cu_seqlens_q), ("cu_seqlens_k", f.cu_seqlens_k),
                               ("seqused_k", f.key_lengths), ("page_table", f.page_table), ("block_counts", f.block_counts), ("block_indices", f.block_indices),
@@ -107,7 +111,10 @@ class HeedDense:
 
 
 class SdpaMask:
-    """scaled_dot_product_attention by one backend with all that hides as one mask tensor."""
+    """scaled_dot_product_attention by one backend with all that hides as one mask tensor.
+
+    With dropout each call draws anew. What FlashAttention drops in its first one, of DROPOUT_SEED and DROPOUT_OFFSET, is what Heed drops; results of other
+    backends are not compared."""
 
     def __init__(self, backend):
         self.name = f"sdpa_{backend.lower().removesuffix('_attention')}"
@@ -131,6 +138,14 @@ class SdpaMask:
             return torch.nn.functional.scaled_dot_product_attention(q, k, v, **arguments)
 
         call.context = lambda: sdpa_kernel(getattr(SDPBackend, self.backend))
+        if w.dropout:
+            arguments["dropout_p"] = w.dropout
+            call.draws_anew = True
+            call.other_result = self.backend != "FLASH_ATTENTION"
+            if torch.device(t.device).type == "cuda":
+                generator = torch.cuda.default_generators[torch.cuda.current_device()]
+                generator.manual_seed(DROPOUT_SEED)
+                generator.set_offset(DROPOUT_OFFSET)
         return call
 
 

@@ -20,6 +20,7 @@ class Call(Workload):
     prefix: int = 0  # keys that every row sees too
     ragged: tuple = ()  # rows of each entry, of queries as of keys; len_q and len_k are the longest
     page: int = 0  # keys of a page
+    dropout: float = 0.0
     blocks: str = ""  # a pattern of 128 x 128 blocks: "densityX", "window_global" (Longformer), "bigbird"
 
     @property
@@ -34,6 +35,7 @@ class Call(Workload):
         parts += ["ragged"] if self.ragged else []
         parts += [f"page={self.page}"] if self.page else []
         parts += [f"prefix={self.prefix}"] if self.prefix else []
+        parts += [f"dropout={self.dropout:g}"] if self.dropout else []
         parts += ["blocks=128/density0.25@1/h"] if self.blocks else []
         return ":".join(parts)
 
@@ -84,12 +86,14 @@ def _masks():
         replace(prefill, heads=64, dim=64, sinks=True, left=127),
         replace(prefill, alibi=True),
         replace(prefill, prefix=1024),
+        replace(prefill, dropout=0.1),
         encoder,
         replace(encoder, bias="bool/bk"),  # key padding as a mask tensor
         replace(encoder, key_lengths="uniform"),  # the same as lengths
         replace(encoder, bias="bool/blk"),
         replace(encoder, bias="bf16/hlk"),  # relative positions (T5, Swin)
         replace(encoder, bias="bf16/bhlk"),
+        replace(encoder, dropout=0.1),
         decode,
         replace(decode, softcap=50.0),
         replace(decode, sinks=True),

@@ -26,7 +26,7 @@ class FlashInfer:
             module = importlib.import_module("flashinfer")
         except ImportError as error:
             raise Refused(f"flashinfer cannot be imported: {error}") from error
-        for feature in ("bias", "alibi", "prefix", "sinks"):
+        for feature in ("bias", "alibi", "prefix", "sinks", "dropout"):
             if getattr(w, feature):
                 raise Refused(f"these wrappers take no {feature}")
         if w.masked and w.len_q != w.len_k and not w.mask.endswith("bottom_right"):

@@ -24,6 +24,8 @@ class Flex:
         from torch.nn.attention import flex_attention as flex
 
         w = t.call
+        if w.dropout:
+            raise Refused("it has no dropout")
         if w.page and (w.page < LEAST_PAGE or w.page & (w.page - 1)):
             raise Refused(f"pages are its blocks of keys: a power of two from {LEAST_PAGE} keys on")
         torch._dynamo.reset()

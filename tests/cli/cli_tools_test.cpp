@@ -112,8 +112,8 @@ TEST_F(Cli, BuildForAGpuNeedsNone) {
 
 TEST_F(Cli, BuildOfAListSaysWhatItCannotHave) {
   write_file_atomically(folder_.file("list"),
-                        "# a comment\nb1h1l40d16:fp32 fwd_cpu:block_m=16\n\n"
-                        "b1h2l80d16:fp32\tfwd_cpu:block_m=16  # the same binary\n"
+                        "# a comment\nb1h1l40d16:fp32 fwd_cpu:block_m=16,tile_vectors=1,tile_rows=4\n\n"
+                        "b1h2l80d16:fp32\tfwd_cpu:block_m=16,tile_vectors=1,tile_rows=4  # the same binary\n"
                         "b1h1l8d16 fwd_sm80\n",
                         ErrorCode::internal);
   const std::string arguments =

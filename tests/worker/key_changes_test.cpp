@@ -17,7 +17,7 @@ TEST(KeyChanges, APauseChangesKeysOfLaunchesThatHaveNotBegun) {
   worker.load(0,
               build_entry("if (block != 0) return;\n"
                           "static_cast<float*>(params->o)[0] = static_cast<const float*>(params->k)[0];\n"
-                          "for (volatile int i = 0; i < 300000; i = i + 1) {}"),
+                          "for (volatile int i = 0; i < 2000000; i = i + 1) {}"),
               small_plan(1));
   worker.seal();
   constexpr int kLaunches = 12;
