@@ -3,6 +3,9 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <optional>
+#include <string>
+#include <vector>
 
 #include "base/text.hpp"
 #include "base/version.hpp"
@@ -93,6 +96,21 @@ void give_footers(CLI::App& app) {
       "Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted.");
 }
 
+// A word in the place of a command, or of a command's own, that names none: CLI11 would only say that one is required.
+std::optional<heed::Error> unknown_command(const CLI::App& app, const std::vector<std::string>& words) {
+  std::vector<std::string> names;
+  for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; }))
+    names.push_back(command->get_name());
+  if (names.empty() || words.empty() || words.front().starts_with("-")) return std::nullopt;
+  const std::string& first = words.front();
+  if (std::find(names.begin(), names.end(), first) != names.end())
+    return unknown_command(*app.get_subcommand(first), {words.begin() + 1, words.end()});
+  const std::string of = app.get_parent() == nullptr ? "" : " of heed " + app.get_name();
+  return heed::Error(
+      heed::ErrorCode::usage,
+      fmt::format("unknown command \"{}\"{}; {}", first, of, heed::one_of(first, {names.begin(), names.end()})), first);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -131,16 +149,7 @@ int main(int argc, char** argv) {
   bool json = false;
   for (int i = 1; i < argc; ++i) json = json || std::string_view(argv[i]) == "--json";
 
-  // CLI11 would only say that a subcommand is required.
-  std::vector<std::string> names;
-  for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; }))
-    names.push_back(command->get_name());
-  const std::string_view first = argc > 1 ? argv[1] : "-";
-  if (first.substr(0, 1) != "-" && std::find(names.begin(), names.end(), first) == names.end()) {
-    const std::string sentence =
-        fmt::format("unknown command \"{}\"; {}", first, heed::one_of(first, {names.begin(), names.end()}));
-    return report(heed::Error(heed::ErrorCode::usage, sentence, std::string(first)), json);
-  }
+  if (const auto unknown = unknown_command(app, {argv + 1, argv + argc})) return report(*unknown, json);
 
   try {
     try {

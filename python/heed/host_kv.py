@@ -283,6 +283,8 @@ class HostKV:
     def _check_tensor(self, name, tensor, shape, quantised=None):
         if not isinstance(tensor, torch.Tensor):
             raise TypeError(f"heed.HostKV: {name} must be a Tensor, not {type(tensor).__name__}")
+        if torch._C._functorch.is_batchedtensor(tensor):
+            raise NotImplementedError(f"heed.HostKV: {name} is a tensor of torch.vmap, whose entries share one pool; call it once with all entries as a batch")
         if tensor.dim() != 4 or any(wanted is not None and size != wanted for size, wanted in zip(tensor.shape, shape)):
             wanted = ", ".join("length" if size is None else str(size) for size in shape)
             raise ValueError(f"heed.HostKV: {name} is {tuple(tensor.shape)}; it must be ({wanted})")

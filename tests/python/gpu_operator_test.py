@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from attention_cases import assert_close, expected, require_programs, tensors
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.checkpoint import checkpoint
 
 SMALL = (2, 4, 4, 16, 16, 64, 64)
 
@@ -132,6 +133,22 @@ class Dropout(unittest.TestCase):
             weight = torch.randn_like(o)
             for one, two in zip(torch.autograd.grad((o * weight).float().sum(), (q, k, v)), torch.autograd.grad((wanted * weight.double()).sum(), exact)):
                 torch.testing.assert_close(one.double(), two, atol=2e-2, rtol=2e-2)
+
+    def test_a_trace_and_a_checkpoint_drop_the_same(self):
+        q, k, v = (tensor.requires_grad_() for tensor in tensors((2, 4, 4, 130, 130, 64, 64), torch.float16, "cuda"))
+        weight, results = torch.randn_like(q), []
+
+        def attend(q, k, v):
+            return F.scaled_dot_product_attention(q, k, v, dropout_p=0.3, is_causal=True)
+
+        for run in (attend, torch.compile(attend, fullgraph=True), lambda *given: checkpoint(attend, *given, use_reentrant=False)):
+            with heed.sdpa(strict=True):
+                torch.manual_seed(5)
+                o = run(q, k, v)
+                results.append((o, *torch.autograd.grad((o * weight).float().sum(), (q, k, v))))
+        for other in results[1:]:
+            for one, two in zip(results[0], other):
+                torch.testing.assert_close(one, two, atol=2e-3, rtol=2e-3)
 
     def test_what_flash_attention_has_no_gradient_for_is_handed_back(self):
         q, k, v = tensors(SMALL, torch.float32, "cuda")

@@ -229,6 +229,8 @@ class Attention(unittest.TestCase):
         ):
             with self.assertRaisesRegex(error, words):
                 heed.attention(*tensors, kv=kv)
+        with self.assertRaisesRegex(NotImplementedError, "query is a tensor of torch.vmap, whose entries share one pool"):
+            torch.vmap(lambda q, k, v: heed.attention(q, k, v, kv=kv))(*(tensor[None] for tensor in (q, k, v)))
         with self.assertRaisesRegex(TypeError, "kv must be a heed.HostKV"):
             heed.attention(q, k, v, kv=5)
         with self.assertRaisesRegex(NotImplementedError, "no gradients"):
