@@ -174,16 +174,14 @@ constexpr std::string_view kTile = "register_tile";
 constexpr Row<RegisterTile> kTileRows[] = {
     {[](const LoopFacts& f) { return f.many_registers && f.vectors > 2; },
      {4, 4, 2},
-     "two cores with AVX-512 (Zen 5), time with 4 by 6 vectors and rows and unroll=1, and with unroll=2, over that "
-     "with "
-     "this: b1h8l512d64:fp32 1.26 and 1.02, with a causal mask 1.05 and 1.02, b1h8l512d64:bf16 1.15 and 1.01, "
+     "two cores with AVX-512 (Zen 5), time with six rows and unroll=1, and with six and unroll=2, over that with this: "
+     "b1h8l512d64:fp32 1.26 and 1.02, with a causal mask 1.05 and 1.02, b1h8l512d64:bf16 1.15 and 1.01, "
      "b1h8l512d64:fp16 1.14 and 1.03, b8h12l128d64:fp32 1.23 and 1.01, b1h8l512d128:fp32 1.42 and 1.07, "
      "b1h8l2048d64:fp16 1.12 and 1.00, b1h4l512d256:bf16 1.20 and 1.00"},
     {[](const LoopFacts& f) { return f.many_registers && f.vectors > 1; },
      {2, 8, 2},
-     "fewer queries than four vectors hold. Two cores with AVX-512 (Zen 5), us: b1h8l32k512d64:fp32 79, with 6 or 10 "
-     "rows "
-     "85"},
+     "fewer queries than four vectors hold. Two cores with AVX-512 (Zen 5), us: b1h8l32k512d64:fp32 79, with six rows "
+     "or ten 85"},
     {[](const LoopFacts& f) { return f.vectors > 1; },
      {2, 6, 4},
      "what 16 vector registers hold. Two cores with AVX2, time with unroll=1 over that with 4 and with 2: "

@@ -17,8 +17,6 @@ from heed import dropout, gradients, operators, unfused
 ON_A_GPU = "dropout on a GPU in a call that PyTorch's FlashAttention has no gradient for (a mask tensor, float32, some sizes)"
 IN_A_CAPTURE = "dropout while a CUDA graph is captured, which would drop the same in each of its replays"
 MOST_SCORES = 1 << 24  # of a gradient at a time: 64 MiB in float32, of some ten such tensors
-_HEAD_DIMS_OF_ALL_GPUS = 192  # with dropout; of more on GPUs with as much shared memory as an A100 has
-_LARGE_GPUS = ((8, 0), (9, 0), (10, 0))
 _LANES = 32  # what PyTorch's FlashAttention counts a generator's offset up by for each head of each entry
 _DEVICES = ("CPU", "CUDA")
 _drawing = threading.Lock()  # two threads would draw one offset
@@ -36,10 +34,8 @@ def is_left_to_torch(query, key, value, attn_mask, is_causal):
     """Whether a call with dropout is handed back, whatever else holds: on a GPU where PyTorch's FlashAttention has no gradient for it."""
     if query.device.type == "cpu":
         return False
-    dim, mask = query.shape[3], unfused.CAUSAL_TOP_LEFT if is_causal else unfused.NONE
-    if attn_mask is not None or not gradients.is_of_flash_attention(query, key, value, mask):
-        return True
-    return dim > _HEAD_DIMS_OF_ALL_GPUS and torch.cuda.get_device_capability(query.device) not in _LARGE_GPUS
+    mask = unfused.CAUSAL_TOP_LEFT if is_causal else unfused.NONE
+    return attn_mask is not None or not gradients.flash_attention_takes_dropout(query, key, value, mask)
 
 
 def drawn(device, heads):
@@ -126,7 +122,7 @@ def _part(bias, entries, rows):
 
 def _setup(ctx, inputs, output):
     query, key, value, ctx.mask, ctx.scale, bias, ctx.dropout_p = inputs
-    outputs = output[:2] if bias is None and gradients.is_of_flash_attention(query, key, value, ctx.mask) else (None, None)  # others are computed anew
+    outputs = output[:2] if bias is None and gradients.flash_attention_takes_dropout(query, key, value, ctx.mask) else (None, None)  # others are computed anew
     ctx.save_for_backward(query, key, value, bias, *outputs, output[2])
     ctx.set_materialize_grads(False)
 

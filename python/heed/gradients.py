@@ -13,6 +13,8 @@ from heed import unfused
 from heed.operators import library
 
 FLASH_HEAD_DIMS = 256  # of PyTorch's FlashAttention kernels, at most
+DROPOUT_HEAD_DIMS = 192  # of them with dropout; more on GPUs with as much shared memory as an A100 has, by compute capability
+LARGE_GPUS = ((8, 0), (9, 0), (10, 0))
 
 
 def save(ctx, query, key, value, o, lse, mask, window_left, window_right, scale):
@@ -136,10 +138,13 @@ def kernel_for(device, dtype, head_dim, len_q, len_k, mask, left, right):
     return "flash" if at_bottom_right and head_dim <= FLASH_HEAD_DIMS else None
 
 
-def is_of_flash_attention(query, key, value, mask, left=-1, right=-1):
-    """Whether PyTorch's FlashAttention for GPUs computes the gradient of a call with this mask, with dropout too."""
-    kernel = kernel_for(query.device.type, query.dtype, query.shape[3], query.shape[2], key.shape[2], mask, left, right)
-    return kernel == "flash" and query.shape[3] == value.shape[3]
+def flash_attention_takes_dropout(query, key, value, mask, left=-1, right=-1):
+    """Whether PyTorch's FlashAttention for GPUs computes the gradient of a call with this mask and dropout."""
+    dim = query.shape[3]
+    kernel = kernel_for(query.device.type, query.dtype, dim, query.shape[2], key.shape[2], mask, left, right)
+    if kernel != "flash" or dim != value.shape[3]:
+        return False
+    return dim <= DROPOUT_HEAD_DIMS or torch.cuda.get_device_capability(query.device) in LARGE_GPUS
 
 
 def _by_flash_attention(grad_o, q, k, v, o, lse, mask, left, right, scale, dropout_p=0.0, numbers=None):
@@ -190,7 +195,7 @@ def _setup_features(ctx, inputs, output):
     softcap, dropout_p = inputs[7], inputs[_DROPOUT]
     # O and the log-sum-exp are of use to kernels of PyTorch alone.
     has_bias_alone = ctx.places == [0, 1, 2, _BIAS] and softcap == 0 and dropout_p == 0
-    ctx.has_dropout_alone = ctx.places == [0, 1, 2] and softcap == 0 and 0 < dropout_p < 1 and is_of_flash_attention(*inputs[:6])
+    ctx.has_dropout_alone = ctx.places == [0, 1, 2] and softcap == 0 and 0 < dropout_p < 1 and flash_attention_takes_dropout(*inputs[:6])
     outputs = output if has_bias_alone or ctx.has_dropout_alone else ()
     ctx.save_for_backward(*(inputs[place] for place in ctx.places), *outputs)
     ctx.set_materialize_grads(False)
