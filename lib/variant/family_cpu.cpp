@@ -137,6 +137,7 @@ bool has_few_queries(const Workload& w, bool has_matrix_unit) {
 // What the rules below decide by.
 struct LoopFacts {
   bool few_queries = false;
+  bool is_causal = false;
   bool many_registers = false;  // 32 vectors
   std::int64_t vectors = 0;     // of queries that a head has
 };
@@ -172,16 +173,19 @@ struct RegisterTile {
 };
 constexpr std::string_view kTile = "register_tile";
 constexpr Row<RegisterTile> kTileRows[] = {
-    {[](const LoopFacts& f) { return f.many_registers && f.vectors > 2; },
+    {[](const LoopFacts& f) { return f.many_registers && f.vectors > 2 && !f.is_causal; },
      {4, 4, 2},
      "two cores with AVX-512 (Zen 5), time with six rows and unroll=1, and with six and unroll=2, over that with this: "
-     "b1h8l512d64:fp32 1.26 and 1.02, with a causal mask 1.05 and 1.02, b1h8l512d64:bf16 1.15 and 1.01, "
+     "b1h8l512d64:fp32 1.26 and 1.02, b1h8l512d64:bf16 1.15 and 1.01, "
      "b1h8l512d64:fp16 1.14 and 1.03, b8h12l128d64:fp32 1.23 and 1.01, b1h8l512d128:fp32 1.42 and 1.07, "
      "b1h8l2048d64:fp16 1.12 and 1.00, b1h4l512d256:bf16 1.20 and 1.00"},
     {[](const LoopFacts& f) { return f.many_registers && f.vectors > 1; },
      {2, 8, 2},
-     "fewer queries than four vectors hold. Two cores with AVX-512 (Zen 5), us: b1h8l32k512d64:fp32 79, with six rows "
-     "or ten 85"},
+     "fewer queries than four vectors hold, or a causal mask, of whose edge a small tile multiplies less. Two cores "
+     "with "
+     "AVX-512 (Zen 5), us: b1h8l32k512d64:fp32 79, with six rows or ten 85; time with 4 by 4 over that with this, "
+     "causal: b1h8l512d64:fp32 1.03, b1h8l512d64:bf16 1.16, b1h8l512d64:fp16 1.19, b8h12l128d64:fp32 1.11, "
+     "b1h8l512d128:fp32 1.02, b1h8l2048d64:fp16 1.05, b1h4l512d256:bf16 1.07"},
     {[](const LoopFacts& f) { return f.vectors > 1; },
      {2, 6, 4},
      "what 16 vector registers hold. Two cores with AVX2, time with unroll=1 over that with 4 and with 2: "
@@ -356,6 +360,7 @@ class CpuFamily final : public Family {
     c.threads = largest("threads", [&](int threads) { return threads <= device.processors; });
     const bool has_matrix_unit = device.matrix_unit && !workload.quantised;
     const LoopFacts facts{.few_queries = has_few_queries(workload, has_matrix_unit),
+                          .is_causal = workload.is_causal(),
                           .many_registers = device.registers >= 32,
                           .vectors = (workload.len_q - 1) / std::max(1, device.lanes) + 1};
     if (has_matrix_unit && !facts.few_queries) {
@@ -373,7 +378,7 @@ class CpuFamily final : public Family {
     // Of a causal block the keys that its first rows do not see are multiplied too. In fp32 no block converts its keys,
     // so that small ones cost little: two cores with AVX-512 (Zen 5), time with 256 rows over that with 64:
     // b1h8l512d64 1.16, b1h8l2048d64 1.05, b1h8l512d128 1.02, b8h12l128d64 1.31, b1h16l4096d128 1.00; bf16 0.97.
-    const bool is_small = workload.dtype == Dtype::fp32 && workload.is_causal() && facts.many_registers;
+    const bool is_small = workload.dtype == Dtype::fp32 && facts.is_causal && facts.many_registers;
     choose_block_m(c, workload, c.tile_vectors * device.lanes, most_rows(workload, is_small ? 64 : 256));
     return c;
   }
