@@ -261,12 +261,7 @@ class CudaExecutor final : public Executor {
       throw DeviceFailure(DeviceFailure::Kind::launch,
                           fmt::format("O has strides ({}, {}, {}); the program was built for ({}, {}, {}) alone",
                                       o.batch, o.head, o.row, own->batch, own->head, own->row));
-    if (s.plan.tensor_maps) {
-      TensorMapSpec maps = *s.plan.tensor_maps;  // of the workload that the slot was loaded for: pages may differ
-      maps.k_rows = order.k_box_rows;
-      maps.v_rows = order.v_box_rows;
-      launch.maps = encode_tensor_maps(launch.params, maps);
-    }
+    if (s.plan.tensor_maps) launch.maps = encode_tensor_maps(launch.params, order.with_boxes(*s.plan.tensor_maps));
     return launch;
   }
 

@@ -143,6 +143,12 @@ void Launch::take(const LaunchPlan& plan) {
   v_box_rows = plan.tensor_maps ? plan.tensor_maps->v_rows : 0;
 }
 
+TensorMapSpec Launch::with_boxes(TensorMapSpec maps) const {
+  maps.k_rows = k_box_rows;
+  maps.v_rows = v_box_rows;
+  return maps;
+}
+
 FeatureParams resolve(const Launch& launch, std::uintptr_t base) {
   FeatureParams params = launch.shape;
   params.q = pointer(base, launch.q);

@@ -68,6 +68,8 @@ struct Launch {
 
   /// Takes from a program's plan for a workload what differs between workloads.
   void take(const LaunchPlan& plan);
+  /// The maps of a program that was loaded for another workload, whose pages may be of another size, for this launch.
+  [[nodiscard]] TensorMapSpec with_boxes(TensorMapSpec maps) const;
 };
 
 inline constexpr std::array<std::uint64_t Launch::*, 16> kFeatureAddresses = {

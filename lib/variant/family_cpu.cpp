@@ -176,16 +176,14 @@ constexpr Row<RegisterTile> kTileRows[] = {
     {[](const LoopFacts& f) { return f.many_registers && f.vectors > 2 && !f.is_causal; },
      {4, 4, 2},
      "two cores with AVX-512 (Zen 5), time with six rows and unroll=1, and with six and unroll=2, over that with this: "
-     "b1h8l512d64:fp32 1.26 and 1.02, b1h8l512d64:bf16 1.15 and 1.01, "
-     "b1h8l512d64:fp16 1.14 and 1.03, b8h12l128d64:fp32 1.23 and 1.01, b1h8l512d128:fp32 1.42 and 1.07, "
+     "b1h8l512d64:fp32 1.26 and 1.02, b1h8l512d64:bf16 1.15 and 1.01, b1h8l512d64:fp16 1.14 and 1.03, "
+     "b8h12l128d64:fp32 1.23 and 1.01, b1h8l512d128:fp32 1.42 and 1.07, "
      "b1h8l2048d64:fp16 1.12 and 1.00, b1h4l512d256:bf16 1.20 and 1.00"},
     {[](const LoopFacts& f) { return f.many_registers && f.vectors > 1; },
      {2, 8, 2},
      "fewer queries than four vectors hold, or a causal mask, of whose edge a small tile multiplies less. Two cores "
-     "with "
-     "AVX-512 (Zen 5), us: b1h8l32k512d64:fp32 79, with six rows or ten 85; time with 4 by 4 over that with this, "
-     "causal: b1h8l512d64:fp32 1.03, b1h8l512d64:bf16 1.16, b1h8l512d64:fp16 1.19, b8h12l128d64:fp32 1.11, "
-     "b1h8l512d128:fp32 1.02, b1h8l2048d64:fp16 1.05, b1h4l512d256:bf16 1.07"},
+     "with AVX-512 (Zen 5), us: b1h8l32k512d64:fp32 79, with six rows or ten 85; time with 4 by 4 over that with "
+     "this, causal: b1h8l512d64:bf16 1.16, b1h8l512d64:fp16 1.19, b1h8l2048d64:fp16 1.05, b1h4l512d256:bf16 1.07"},
     {[](const LoopFacts& f) { return f.vectors > 1; },
      {2, 6, 4},
      "what 16 vector registers hold. Two cores with AVX2, time with unroll=1 over that with 4 and with 2: "
@@ -375,11 +373,7 @@ class CpuFamily final : public Family {
     c = with_tile(choose(kTile, kTileRows, facts, trace), c);
     // The rows of a block walk one list, of a power of two of rows.
     if (workload.blocks && kLeastBlock % (c.tile_vectors * device.lanes) != 0) c.tile_vectors = 1;
-    // Of a causal block the keys that its first rows do not see are multiplied too. In fp32 no block converts its keys,
-    // so that small ones cost little: two cores with AVX-512 (Zen 5), time with 256 rows over that with 64:
-    // b1h8l512d64 1.16, b1h8l2048d64 1.05, b1h8l512d128 1.02, b8h12l128d64 1.31, b1h16l4096d128 1.00; bf16 0.97.
-    const bool is_small = workload.dtype == Dtype::fp32 && facts.is_causal && facts.many_registers;
-    choose_block_m(c, workload, c.tile_vectors * device.lanes, most_rows(workload, is_small ? 64 : 256));
+    choose_block_m(c, workload, c.tile_vectors * device.lanes, most_rows(workload, 256));
     return c;
   }
 };

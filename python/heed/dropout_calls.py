@@ -72,8 +72,7 @@ def backward(grad_o, query, key, value, bias, o, lse, numbers, mask, scale, drop
     len_k, heads_kv = key.shape[2], key.shape[1]
     scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
     if o is not None and bias is None and dropout_p < 1:
-        *tensors, causal = *gradients.with_dense_rows(grad_o, query, key, value, o), mask != unfused.NONE
-        of_qkv = gradients.backward_by_flash_attention(*tensors, lse, causal, -1, -1, scale, dropout_p, numbers)
+        of_qkv = gradients.by_flash_attention(grad_o, query, key, value, o, lse, mask, -1, -1, scale, dropout_p, numbers)
         return *of_qkv, torch.zeros(0, dtype=torch.float32, device=query.device)
     seed, offset = numbers.tolist()
     dq, dk, dv = (torch.zeros(tensor.shape, dtype=torch.float32, device=query.device) for tensor in (query, key, value))

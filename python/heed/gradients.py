@@ -38,7 +38,7 @@ def summed_heads(grad, group):
     return grad if group == 1 else grad.unflatten(1, (-1, group)).sum(2)
 
 
-def with_dense_rows(*tensors):
+def _with_dense_rows(*tensors):
     """Tensors whose elements of a row follow each other: PyTorch's kernels read no others, and on a CPU do not refuse them."""
     return [tensor if tensor.stride(-1) == 1 else tensor.contiguous() for tensor in tensors]
 
@@ -147,11 +147,11 @@ def flash_attention_takes_dropout(query, key, value, mask, left=-1, right=-1):
     return dim <= DROPOUT_HEAD_DIMS or torch.cuda.get_device_capability(query.device) in LARGE_GPUS
 
 
-def _by_flash_attention(grad_o, q, k, v, o, lse, mask, left, right, scale, dropout_p=0.0, numbers=None):
+def by_flash_attention(grad_o, q, k, v, o, lse, mask, left, right, scale, dropout_p=0.0, numbers=None):
     """backward_by_flash_attention of a call with a mask and bounds as heed::forward_lse takes them."""
     is_causal = mask in (unfused.CAUSAL_TOP_LEFT, unfused.CAUSAL_BOTTOM_RIGHT)
     right = (0 if left >= 0 else -1) if is_causal else right
-    tensors = with_dense_rows(grad_o, q, k, v, o)
+    tensors = _with_dense_rows(grad_o, q, k, v, o)
     return backward_by_flash_attention(*tensors, lse, is_causal and left < 0, left, right, scale, dropout_p, numbers)
 
 
@@ -170,11 +170,11 @@ def backward(ctx, grad_o, grad_lse):
     is_final = grad_lse is None and q.shape[3] == v.shape[3] and not torch.is_grad_enabled()
     kernel = kernel_for(q.device.type, q.dtype, q.shape[3], q.shape[2], k.shape[2], mask, left, right) if is_final else None
     if kernel == "cpu":
-        return *backward_on_cpu(*with_dense_rows(grad_o, q, k, v, o), lse, mask, scale), *rest
+        return *backward_on_cpu(*_with_dense_rows(grad_o, q, k, v, o), lse, mask, scale), *rest
     if kernel == "efficient" and lse.numel() > 0:
         return *backward_by_efficient_attention(grad_o, q, k, v, o, lse, None, is_causal, scale)[:3], *rest
     if kernel == "flash":
-        return *_by_flash_attention(grad_o, q, k, v, o, lse, mask, left, right, scale), *rest
+        return *by_flash_attention(grad_o, q, k, v, o, lse, mask, left, right, scale), *rest
     return *unfused.backward(grad_o, grad_lse, q, k, v, o, lse, mask, left, right, scale), *rest
 
 
@@ -214,7 +214,7 @@ def backward_features(ctx, *grads):
             mask, left, right, scale = arguments[3:7]
             scale = 1 / math.sqrt(tensors[0].shape[-1]) if scale is None else scale
             dropout_p, *numbers = arguments[_DROPOUT : _DROPOUT + 3]
-            of_qkv = _by_flash_attention(grads[0], *tensors, *outputs, mask, left, right, scale, dropout_p, torch.tensor(numbers, dtype=torch.int64))
+            of_qkv = by_flash_attention(grads[0], *tensors, *outputs, mask, left, right, scale, dropout_p, torch.tensor(numbers, dtype=torch.int64))
             return *of_qkv, *(None,) * (len(arguments) - 2)
         outputs = ()
     lse = _lse_for_kernel(*tensors, outputs[1], *grads, arguments[3:6], ctx.needs_input_grad[_BIAS]) if outputs else None
@@ -280,7 +280,7 @@ def _by_kernel(q, k, v, bias, o, lse, grad_o, mask, scale, bias_needs_gradient):
     if bias.dtype == torch.bool:
         bias = torch.zeros_like(bias, dtype=q.dtype).masked_fill_(~bias, -math.inf)
     if not _is_on_gpu(q):
-        return *backward_on_cpu(*with_dense_rows(grad_o, q, k, v, o), lse, mask, scale, *with_dense_rows(bias)), None
+        return *backward_on_cpu(*_with_dense_rows(grad_o, q, k, v, o), lse, mask, scale, *_with_dense_rows(bias)), None
     *of_qkv, of_bias = backward_by_efficient_attention(grad_o, q, k, v, o, lse, bias, mask == unfused.CAUSAL_TOP_LEFT, scale, bias_needs_gradient)
     return *of_qkv, of_bias.sum_to_size(sizes) if bias_needs_gradient else None
 

@@ -161,7 +161,7 @@ TEST(CpuDefaults, FollowTheUnitTheRegistersAndTheShape) {
   EXPECT_THAT(chosen("b1h32hkv8l5k4096d128:bf16", 16, 32, true, 2), HasSubstr("pack_gqa=on"));
   EXPECT_THAT(chosen("b1h32hkv8l5k4096d128:bf16", 16, 32, true, 2), HasSubstr("unit=matrix"));
   EXPECT_THAT(chosen("b1h8l512d64:fp32", 16, 32, false, 2), HasSubstr("tile_rows=4,tile_vectors=4,unroll=2"));
-  EXPECT_THAT(chosen("b1h8l512d64:fp32:causal_top_left", 16, 32, false, 2), HasSubstr("block_m=64,"));
+  EXPECT_THAT(chosen("b1h8l512d64:fp32:causal_top_left", 16, 32, false, 2), HasSubstr("tile_rows=8,tile_vectors=2"));
   EXPECT_THAT(chosen("b1h8l512d64:fp32", 8, 16, false, 2), HasSubstr("tile_rows=6,tile_vectors=2"));
   EXPECT_THAT(chosen("b1h8l17k512d64:fp32", 8, 16, false, 2), HasSubstr("tile_rows=6,tile_vectors=2"));
   for (const char* few : {"b1h8l1k512d64:fp32", "b1h32hkv8l1k4096d128:bf16", "b1h8l16d64:causal_bottom_right"})

@@ -63,6 +63,7 @@ TEST(LaunchList, ALaunchHasTheBoxesOfItsOwnPages) {
     EXPECT_EQ(launch.grid, plan.grid);
     EXPECT_EQ(launch.k_box_rows, rows) << page;
     EXPECT_EQ(launch.v_box_rows, rows) << page;
+    EXPECT_EQ(launch.with_boxes(*variant.plan(one, device).tensor_maps), *plan.tensor_maps) << page;
   }
   Launch launch = some_launch();
   launch.take(LaunchPlan());
