@@ -18,19 +18,20 @@ constexpr const char* kShape = "b2h4hkv2l37k51d16:fp32:causal_bottom_right";
 
 class Conformance : public ::testing::Test {
  protected:
-  // fwd_cpu's default for a workload and its binary, which `images_` keeps.
-  Program built_for(const std::string& shape) {
+  // A variant for a workload, fwd_cpu's default or another, and its binary, which `images_` keeps.
+  Program built_for(const std::string& shape, const std::string& name = "fwd_cpu:unit=vector") {
     const Workload w = parse_workload(shape);
-    const Variant variant = parse_variant("fwd_cpu:unit=vector", w, device_);
+    const Variant variant = parse_variant(name, w, device_);
     const jit::BuildOutcome outcome = builder_.build(jit::request_for(variant, w, device_));
     if (!outcome.artifact) throw Error(ErrorCode::build_failed, outcome.log);
     images_.push_back(std::make_unique<std::string>(read_file(outcome.artifact->path, ErrorCode::cache)));
     return {describe(variant), *images_.back(), {}, 2};
   }
-  // The causal problem's variant with the binary of one that has no mask: it runs, and shows keys that nobody sees.
+  // The causal problem's variant with the binary of the same without a mask: it runs in the same scratch, and shows keys
+  // that nobody sees.
   Program wrong() {
     Program program = built_for(kShape);
-    program.image = built_for("b2h4hkv2l37k51d16:fp32").image;
+    program.image = built_for("b2h4hkv2l37k51d16:fp32", program.variant).image;
     return program;
   }
   std::unique_ptr<CheckedPlan> plan_of(const Program& program) {
