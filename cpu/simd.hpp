@@ -8,6 +8,7 @@
 
 #include "kernels/contract.hpp"
 #include "kernels/eight_bits.hpp"
+#include "kernels/element.hpp"
 
 namespace heed::cpu {
 
@@ -76,6 +77,7 @@ inline bool any(IntVec condition) {
 /// One 16-bit element as fp32.
 template <Element kElement>
 inline float to_float(unsigned short bits) {
+  static_assert(is_half<kElement>);
   if constexpr (kElement == Element::bf16) {
     return __builtin_bit_cast(float, static_cast<unsigned>(bits) << 16);
   } else {
@@ -97,6 +99,7 @@ inline float to_float(unsigned short bits) {
 /// fp32 rounded to nearest even.
 template <Element kElement>
 inline unsigned short from_float(float value) {
+  static_assert(is_half<kElement>);
   const unsigned bits = __builtin_bit_cast(unsigned, value);
   if constexpr (kElement == Element::bf16) {
     if ((bits & 0x7fffffffU) > 0x7f800000U) return static_cast<unsigned short>((bits >> 16) | 0x40U);
@@ -123,6 +126,7 @@ inline unsigned short from_float(float value) {
 /// fp32 rounded to nearest even, kLanes at once.
 template <Element kElement>
 inline HalfVec from_float(Vec values) {
+  static_assert(is_half<kElement>);
   if constexpr (kElement == Element::bf16) {
     const auto bits = (UnsignedVec)values;
     const UnsignedVec rounded = (bits + 0x7fffU + ((bits >> 16) & 1U)) >> 16;
@@ -145,6 +149,7 @@ inline HalfVec from_float(Vec values) {
 /// kLanes 16-bit elements as fp32.
 template <Element kElement>
 inline Vec to_float(HalfVec bits) {
+  static_assert(is_half<kElement>);
   if constexpr (kElement == Element::bf16) {
     return (Vec)(__builtin_convertvector(bits, UnsignedVec) << 16);
   } else {
@@ -169,6 +174,7 @@ inline Vec to_float(ByteVec bytes) {
   if constexpr (kElement == Element::int8) {
     return __builtin_convertvector((SignedByteVec)bytes, Vec);
   } else {
+    static_assert(kElement == Element::e4m3 || kElement == Element::e5m2);
     constexpr int kMantissa = kElement == Element::e4m3 ? 3 : 2;
     constexpr int kBiasLess = kElement == Element::e4m3 ? 120 : 112;  // below fp32's
     constexpr int kFirstNaN = kElement == Element::e4m3 ? 0x7f : 0x7d;

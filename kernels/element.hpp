@@ -12,7 +12,8 @@ template <>
 struct ElementTraits<Element::fp16> {
   static constexpr const char* name = "fp16";
   static constexpr int bytes = 2;
-  static constexpr int digits = 11;  ///< of the significand; the unit roundoff is 2^-digits
+  static constexpr unsigned two_ones = 0x3C003C00;  ///< a register of 1, 1
+  static constexpr int digits = 11;                 ///< of the significand; the unit roundoff is 2^-digits
   static constexpr double largest = 65504;
 };
 
@@ -20,6 +21,7 @@ template <>
 struct ElementTraits<Element::bf16> {
   static constexpr const char* name = "bf16";
   static constexpr int bytes = 2;
+  static constexpr unsigned two_ones = 0x3F803F80;
   static constexpr int digits = 8;
   static constexpr double largest = 0x1.fep127;
 };
@@ -55,6 +57,10 @@ struct ElementTraits<Element::int8> {
   static constexpr int digits = 7;  ///< beside the sign: of whole numbers
   static constexpr double largest = 127;
 };
+
+/// Whether an element is a float of 16 bits, which is what tensor cores multiply and registers hold two of.
+template <Element kElement>
+inline constexpr bool is_half = kElement == Element::fp16 || kElement == Element::bf16;
 
 /// Bytes of an element.
 HEED_HOST_DEVICE constexpr int bytes_of(Element element) {

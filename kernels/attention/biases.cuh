@@ -22,12 +22,6 @@
 
 namespace heed::attention {
 
-HEED_HOST_DEVICE constexpr int bytes_of(BiasElement element) {
-  return element == BiasElement::boolean ? 1 : element == BiasElement::fp32 ? 4 : 2;
-}
-
-inline constexpr float kLowestFp32 = -0x1.fffffep127F;
-
 /// A bias, of the bits of its element type, as it is added to a score; -inf where it hides the score, which is also
 /// what values at or below the most negative finite number of their type do. NaN is no such value.
 template <BiasElement kElement>
@@ -36,19 +30,16 @@ __device__ __forceinline__ float bias_of(unsigned bits) {
     return bits != 0 ? 0.0F : -kInfinity;
   } else if constexpr (kElement == BiasElement::fp32) {
     const float x = __uint_as_float(bits);
-    return x <= kLowestFp32 ? -kInfinity : x;
-  } else if constexpr (kElement == BiasElement::bf16) {
-    const float x = ptx::unpack_low<Element::bf16>(bits);
-    return x <= -0x1.fep127F ? -kInfinity : x;
+    return x <= BiasTraits<kElement>::lowest ? -kInfinity : x;
   } else {
-    const float x = ptx::unpack_low<Element::fp16>(bits);
-    return x <= -65504.0F ? -kInfinity : x;
+    const float x = ptx::unpack_low<BiasTraits<kElement>::element>(bits);
+    return x <= BiasTraits<kElement>::lowest ? -kInfinity : x;
   }
 }
 
 template <BiasElement kElement>
 __device__ __forceinline__ unsigned bits_of_bias(const char* from) {
-  constexpr int kBytes = bytes_of(kElement);
+  constexpr int kBytes = BiasTraits<kElement>::bytes;
   if constexpr (kBytes == 1)
     return *reinterpret_cast<const unsigned char*>(from);
   else if constexpr (kBytes == 2)
@@ -78,10 +69,9 @@ __device__ __forceinline__ void add_pair(float& first, float& second, unsigned p
   } else if constexpr (kElement == BiasElement::bf16 && !kHides) {
     first = fmaf(ptx::unpack_low<Element::bf16>(pair), kLog2e, first);
     second = fmaf(ptx::unpack_high<Element::bf16>(pair), kLog2e, second);
-  } else if constexpr (kElement == BiasElement::bf16) {
-    ptx::fma_where_above<Element::bf16>(first, second, pair, 0xff7fff7fU, kLog2e, -kInfinity);
   } else {
-    ptx::fma_where_above<Element::fp16>(first, second, pair, 0xfbfffbffU, kLog2e, -kInfinity);
+    ptx::fma_where_above<BiasTraits<kElement>::element>(
+        first, second, pair, (BiasTraits<kElement>::minus_infinity - 1) * 0x10001U, kLog2e, -kInfinity);
   }
 }
 
@@ -154,7 +144,7 @@ __device__ __forceinline__ void add_bias_floats(float (&s)[kRegisters], int h, c
     for (int i = 0; i < 2; ++i) {
       float& x = s[4 * t + 2 * h + i];
       if constexpr (kHides)
-        ptx::fma_where_above(x, biases[i], kLowestFp32, kLog2e, -kInfinity);
+        ptx::fma_where_above(x, biases[i], BiasTraits<BiasElement::fp32>::lowest, kLog2e, -kInfinity);
       else
         x = fmaf(biases[i], kLog2e, x);
     }
@@ -166,7 +156,7 @@ __device__ __forceinline__ void add_bias_floats(float (&s)[kRegisters], int h, c
 template <BiasElement kElement>
 __device__ __forceinline__ bool hides(unsigned bits) {
   static_assert(kElement == BiasElement::bf16 || kElement == BiasElement::fp32);
-  return bits - (kElement == BiasElement::bf16 ? 0xff7fU : 0xff7fffffU) <= 1;
+  return bits - (BiasTraits<kElement>::minus_infinity - 1) <= 1;
 }
 
 /// Hides what biases hide of row h of scores that they have been added to already, of keys at any distance.

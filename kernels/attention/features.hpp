@@ -20,6 +20,7 @@
 /// as in gated attention (arXiv 2505.06708). Log-sum-exps are those without.
 #pragma once
 
+#include "kernels/attention/bias_element.hpp"
 #include "kernels/attention/dropout.hpp"
 #include "kernels/attention/mask.hpp"
 #include "kernels/attention/relative_bias.hpp"
@@ -27,9 +28,6 @@
 #include "kernels/contract.hpp"
 
 namespace heed {
-
-/// Element types of a bias.
-enum class BiasElement { boolean, fp16, bf16, fp32 };
 
 /// ForwardParams of a program with features: what the entry's first parameter then is. Pointers are to memory of the
 /// device that runs the launch.
@@ -228,9 +226,9 @@ HEED_HOST_DEVICE inline FeatureParams trimmed(const FeatureParams& params, MaskK
     return params;
   FeatureParams p = params;
   static_cast<ForwardParams&>(p) = trimmed(static_cast<const ForwardParams&>(params), mask, bytes);
-  constexpr int kBytes[] = {1, 2, 2, 4};  // in the order of BiasElement
   if (params.bias != nullptr)
-    p.bias = static_cast<const char*>(params.bias) + front * params.bias_key * kBytes[params.bias_element];
+    p.bias = static_cast<const char*>(params.bias) +
+             front * params.bias_key * bytes_of(static_cast<BiasElement>(params.bias_element));
   p.dropout_first_key += front;
   p.k_scales.first_row += front;
   p.v_scales.first_row += front;

@@ -7,6 +7,7 @@
 
 #include "kernels/attention/constants.hpp"
 #include "kernels/attention/exp2.cuh"
+#include "kernels/element.hpp"
 #include "kernels/tile/quad.cuh"
 
 namespace heed::attention {
@@ -78,32 +79,40 @@ __device__ __forceinline__ uint4 words_of_row(const float (&out)[8], float inver
 
 // ------------------------------------------------------------------------------------------- stale row maxima
 
-/// With a stale row maximum, what the sum of a lane's columns of one tile stays below while no probability has left the
-/// range of the element type: the sum bounds each summand. fp16 ends at 65504. bf16 ends where fp32 does, so its
-/// probabilities cannot overflow, but outputs of many large ones could: values of up to 3e29 have to fit on top.
-__device__ __forceinline__ constexpr float largest_row_sum(Element element) {
-  return element == Element::fp16 ? 6e4F : 1e9F;
-}
-/// The same of a row that the tensor cores sum over a column of ones: fp16 probabilities that overflow make it
-/// infinite.
-__device__ __forceinline__ constexpr float largest_row_sum_of_mma(Element element) {
-  return element == Element::fp16 ? 3e38F : 1e9F;
-}
+/// The range that a stale row maximum leaves to probabilities, by the element type that they are rounded to.
+template <Element kElement>
+struct StaleRange;
 
-/// With a stale row maximum: 2^this is the largest probability of the tile it was taken from. fp16 has 2^11 above
-/// it for larger scores of later tiles, and 2^-18 below before it loses digits; bf16 and fp32 need neither.
-__device__ __forceinline__ constexpr float stale_tile_margin(Element element) {
-  return element == Element::fp16 ? 4.0F : 0.0F;
-}
+/// bf16 and fp32 end at 3e38: probabilities cannot overflow, but outputs of many large ones could. Values of up to 3e29
+/// have to fit on top of a sum.
+template <>
+struct StaleRange<Element::fp32> {
+  static constexpr float lane_sum = 1e9F;     ///< of a lane's columns of one tile, which bounds each summand
+  static constexpr float lane_tile = 1e9F;    ///< the same where the whole tile is taken before one sum is looked at
+  static constexpr float mma_sum = 1e9F;      ///< of a row that the tensor cores sum over a column of ones
+  static constexpr float tile_margin = 0.0F;  ///< 2^this is the largest probability of the tile it was taken from
+};
+template <>
+struct StaleRange<Element::bf16> : StaleRange<Element::fp32> {};
+
+/// fp16 ends at 65504, beyond which a probability is infinite, and a sum of the tensor cores too. It has 2^11 above the
+/// margin for larger scores of later tiles, and 2^-18 below before it loses digits.
+template <>
+struct StaleRange<Element::fp16> {
+  static constexpr float lane_sum = 6e4F;
+  static constexpr float lane_tile = 3e4F;
+  static constexpr float mma_sum = 3e38F;
+  static constexpr float tile_margin = 4.0F;
+};
 
 /// Whether no probability below a stale row maximum has left the range of 16 bits, by the sums of a lane's columns
 /// of one tile. False too for a sum that is NaN: a row without a row maximum yet, or a score that is NaN.
-template <int kFragments>
-__device__ __forceinline__ bool stale_tile_fits(const float (&total)[kFragments][2], Element element) {
-  const float most = element == Element::fp16 ? largest_row_sum(element) / 2 : largest_row_sum(element);
+template <Element kElement, int kFragments>
+__device__ __forceinline__ bool stale_tile_fits(const float (&total)[kFragments][2]) {
+  constexpr float kMost = StaleRange<kElement>::lane_tile;
   bool fits = true;
 #pragma unroll
-  for (int m = 0; m < kFragments; ++m) fits = fits && total[m][0] < most && total[m][1] < most;
+  for (int m = 0; m < kFragments; ++m) fits = fits && total[m][0] < kMost && total[m][1] < kMost;
   return !__any_sync(0xffffffffU, !fits);
 }
 

@@ -2,7 +2,7 @@
 /// PTX ISA: https://docs.nvidia.com/cuda/parallel-thread-execution/
 #pragma once
 
-#include "kernels/contract.hpp"
+#include "kernels/element.hpp"
 
 namespace heed::ptx {
 
@@ -40,6 +40,7 @@ __device__ __forceinline__ float lg2_approx_ftz(float x) {
 /// https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-cvt
 template <Element kElement>
 __device__ __forceinline__ unsigned cvt_rn_x2(float low, float high) {
+  static_assert(is_half<kElement>);
   unsigned packed;
   if constexpr (kElement == Element::bf16)
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
@@ -51,6 +52,7 @@ __device__ __forceinline__ unsigned cvt_rn_x2(float low, float high) {
 /// The same, kept where it stands in the source.
 template <Element kElement>
 __device__ __forceinline__ unsigned cvt_rn_x2_in_order(float low, float high) {
+  static_assert(is_half<kElement>);
   unsigned packed;
   if constexpr (kElement == Element::bf16)
     asm volatile("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
@@ -86,6 +88,7 @@ __device__ __forceinline__ float rsqrt_approx_ftz(float x) {
 /// The 16-bit value in the low or high half of a register as fp32.
 template <Element kElement>
 __device__ __forceinline__ float unpack_low(unsigned packed) {
+  static_assert(is_half<kElement>);
   if constexpr (kElement == Element::bf16) return __int_as_float(static_cast<int>(packed << 16));
   float y;
   asm("{ .reg .b16 low, high; mov.b32 {low, high}, %1; cvt.f32.f16 %0, low; }" : "=f"(y) : "r"(packed));
@@ -93,6 +96,7 @@ __device__ __forceinline__ float unpack_low(unsigned packed) {
 }
 template <Element kElement>
 __device__ __forceinline__ float unpack_high(unsigned packed) {
+  static_assert(is_half<kElement>);
   if constexpr (kElement == Element::bf16) return __int_as_float(static_cast<int>(packed & 0xFFFF0000U));
   float y;
   asm("{ .reg .b16 low, high; mov.b32 {low, high}, %1; cvt.f32.f16 %0, high; }" : "=f"(y) : "r"(packed));
@@ -113,6 +117,7 @@ __device__ __forceinline__ float cvt_f32_f16(unsigned packed) {
 template <Element kElement>
 __device__ __forceinline__ void fma_where_above(float& low, float& high, unsigned pair, unsigned limit, float y,
                                                 float other) {
+  static_assert(is_half<kElement>);
   if constexpr (kElement == Element::fp16) {
     asm("{\n"
         ".reg .pred p, q;\n"

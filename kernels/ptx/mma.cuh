@@ -2,7 +2,7 @@
 /// int32.
 #pragma once
 
-#include "kernels/contract.hpp"
+#include "kernels/element.hpp"
 
 namespace heed::ptx {
 
@@ -10,6 +10,7 @@ namespace heed::ptx {
 /// https://docs.nvidia.com/cuda/parallel-thread-execution/#warp-level-matrix-fragment-mma-16816-float
 template <Element kElement>
 __device__ __forceinline__ void mma_m16n8k16(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
+  static_assert(is_half<kElement>);
   if constexpr (kElement == Element::bf16)
     asm volatile(
         "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, "

@@ -7,12 +7,13 @@
 /// for 16-bit elements and of 4 for fp32.
 #pragma once
 
-#include "kernels/contract.hpp"
+#include "kernels/element.hpp"
 
 namespace heed::ptx {
 
 /// Registers of an A or B fragment: an fp16 element is held by two lanes, a bf16 element by one.
 template <Element kElement>
+  requires is_half<kElement>
 inline constexpr int kWmmaInputRegisters = kElement == Element::bf16 ? 4 : 8;
 
 #define HEED_WMMA_LOAD(instruction, layout)                                                                       \

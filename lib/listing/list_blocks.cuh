@@ -11,7 +11,7 @@ inline constexpr int kAtOnce = kListThreads;
 
 template <BiasElement kElement>
 __device__ __forceinline__ unsigned read_number(const char* from) {
-  constexpr int kBytes = bytes_of_bias(static_cast<int>(kElement));
+  constexpr int kBytes = BiasTraits<kElement>::bytes;
   if constexpr (kBytes == 1)
     return *reinterpret_cast<const unsigned char*>(from);
   else if constexpr (kBytes == 2)
@@ -23,11 +23,11 @@ __device__ __forceinline__ unsigned read_number(const char* from) {
 /// Of the numbers of a word.
 template <BiasElement kElement>
 __device__ __forceinline__ unsigned effects_of_word(unsigned word) {
-  constexpr int kBits = 8 * bytes_of_bias(static_cast<int>(kElement));
+  constexpr int kBits = 8 * BiasTraits<kElement>::bytes;
   unsigned effects = 0;
 #pragma unroll
   for (int at = 0; at < 32; at += kBits)
-    effects |= effect_of(kElement, kBits == 32 ? word : word >> at & ((1U << kBits % 32) - 1));
+    effects |= effect_of<kElement>(kBits == 32 ? word : word >> at & ((1U << kBits % 32) - 1));
   return effects;
 }
 
@@ -36,7 +36,7 @@ __device__ __forceinline__ unsigned effects_of_word(unsigned word) {
 template <BiasElement kElement>
 __device__ __forceinline__ unsigned effects_of_block(const Pass& pass, const char* bias, int first_row, int block,
                                                      int lane) {
-  constexpr int kBytes = bytes_of_bias(static_cast<int>(kElement));
+  constexpr int kBytes = BiasTraits<kElement>::bytes;
   constexpr int kEach = 16 / kBytes;           // numbers of a lane
   constexpr int kLanesOfRow = kBlock / kEach;  // 4, 8 or 16
   constexpr int kRowsAtOnce = 32 / kLanesOfRow;
@@ -57,7 +57,7 @@ __device__ __forceinline__ unsigned effects_of_block(const Pass& pass, const cha
 #pragma unroll 1
         for (int i = 0; i < kEach; ++i)
           if (first + i >= keys.begin && first + i < keys.end)
-            effects |= effect_of(kElement, read_number<kElement>(from + i * pass.bias_key * kBytes));
+            effects |= effect_of<kElement>(read_number<kElement>(from + i * pass.bias_key * kBytes));
       }
     }
     // All lanes know the same.

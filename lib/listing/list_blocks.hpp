@@ -44,8 +44,9 @@ struct Pass {
 
 inline constexpr int kListThreads = 256;
 
-HEED_HOST_DEVICE constexpr int bytes_of_bias(int element) {
-  return element == static_cast<int>(BiasElement::boolean) ? 1 : element == static_cast<int>(BiasElement::fp32) ? 4 : 2;
+/// Bytes of a number of the bias.
+HEED_HOST_DEVICE constexpr int bias_bytes(const Pass& pass) {
+  return bytes_of(static_cast<BiasElement>(pass.element));
 }
 /// Lists that a pass makes.
 HEED_HOST_DEVICE constexpr long long lists_of(const Pass& pass) {
@@ -61,12 +62,16 @@ inline constexpr unsigned kPartial = kHides | kShows;
 
 /// By the bits of one number: 0 of a boolean one hides, and -infinity and the most negative finite number of the others
 /// do (features.hpp).
-HEED_HOST_DEVICE constexpr unsigned effect_of(BiasElement element, unsigned bits) {
-  if (element == BiasElement::boolean) return bits == 0 ? kHides : kShows;
-  const bool wide = element == BiasElement::fp32;
-  if ((bits & (wide ? 0x7FFFFFFFU : 0x7FFFU)) == 0) return kShows;
-  const unsigned infinity = wide ? 0xFF800000U : element == BiasElement::bf16 ? 0xFF80U : 0xFC00U;
-  return bits == infinity || bits == infinity - 1 ? kHides : kChanges;
+template <BiasElement kElement>
+HEED_HOST_DEVICE constexpr unsigned effect_of(unsigned bits) {
+  if constexpr (kElement == BiasElement::boolean) {
+    return bits == 0 ? kHides : kShows;
+  } else {
+    constexpr unsigned kSign = 1U << (8 * BiasTraits<kElement>::bytes - 1);
+    constexpr unsigned kInfinity = BiasTraits<kElement>::minus_infinity;
+    if ((bits & (kSign - 1)) == 0) return kShows;
+    return bits == kInfinity || bits == kInfinity - 1 ? kHides : kChanges;
+  }
 }
 
 /// Whether a block whose scores have these effects is listed, and as a full one.
@@ -91,7 +96,7 @@ HEED_HOST_DEVICE constexpr ListPlace place_of(const Pass& pass, long long index)
 /// The first number of a head's tensor.
 HEED_HOST_DEVICE inline const char* bias_of_head(const Pass& pass, const ListPlace& at) {
   return static_cast<const char*>(pass.bias) +
-         (at.entry * pass.bias_batch + at.head * pass.bias_head) * bytes_of_bias(pass.element);
+         (at.entry * pass.bias_batch + at.head * pass.bias_head) * bias_bytes(pass);
 }
 
 /// Of the keys of block `block` those that row `row` may see: [begin, end), counted from the tensor's first.

@@ -37,7 +37,7 @@ unsigned effects_of_numbers(const char* from, int count, long long step) {
   for (int i = 0; i < count; ++i) {
     Number number = 0;
     std::memcpy(&number, from + i * step * static_cast<long long>(sizeof number), sizeof number);
-    effects |= effect_of(kElement, number);
+    effects |= effect_of<kElement>(number);
   }
   return effects;
 }
@@ -74,7 +74,7 @@ const std::string& list_source() {
 }
 
 Pass with_width(Pass p) {
-  const int bytes = bytes_of_bias(p.element);
+  const int bytes = bias_bytes(p);
   const auto fits = [&](int count, long long stride) { return count == 1 || stride * bytes % 16 == 0; };
   p.is_wide = reinterpret_cast<std::uintptr_t>(p.bias) % 16 == 0 && p.bias_key == 1 && fits(p.batch, p.bias_batch) &&
                       fits(p.heads, p.bias_head) && fits(p.len_q, p.bias_row)
@@ -86,7 +86,7 @@ Pass with_width(Pass p) {
 void list_on_host(const Pass& p, long long index) {
   const ListPlace at = place_of(p, index);
   const char* const bias = bias_of_head(p, at);
-  const long long bytes = bytes_of_bias(p.element);
+  const long long bytes = bias_bytes(p);
   const int first_row = at.block * kBlock;
   const int end_row = std::min(first_row + kBlock, p.len_q);
   int* const numbers = p.indices + index * p.most;

@@ -27,8 +27,8 @@ class Conformance : public ::testing::Test {
     images_.push_back(std::make_unique<std::string>(read_file(outcome.artifact->path, ErrorCode::cache)));
     return {describe(variant), *images_.back(), {}, 2};
   }
-  // The causal problem's variant with the binary of the same without a mask: it runs in the same scratch, and shows keys
-  // that nobody sees.
+  // The causal problem's variant with the binary of the same without a mask: it runs in the same scratch, and shows
+  // keys that nobody sees.
   Program wrong() {
     Program program = built_for(kShape);
     program.image = built_for("b2h4hkv2l37k51d16:fp32", program.variant).image;

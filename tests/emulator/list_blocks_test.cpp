@@ -37,7 +37,7 @@ struct Case {
 class Listed {
  public:
   explicit Listed(const Case& c) : c_(c), random_(c.seed) {
-    const int bytes = bytes_of_bias(static_cast<int>(c.element));
+    const int bytes = bytes_of(c.element);
     pass_.bias_key = c.per_key ? c.key_stride : 0;
     const long long row = (c.per_key ? static_cast<long long>(c.len_k) * c.key_stride : 1) + c.row_padding;
     pass_.bias_row = c.per_row ? row : 0;
@@ -109,7 +109,7 @@ class Listed {
 
   [[nodiscard]] unsigned char* at(int b, int h, int row, int key) const {
     return bias_ + (b * pass_.bias_batch + h * pass_.bias_head + row * pass_.bias_row + key * pass_.bias_key) *
-                       bytes_of_bias(pass_.element);
+                       listing::bias_bytes(pass_);
   }
   void fill(int b, int h, int row_block, int key_block) {
     const auto kind = static_cast<Kind>(random_.below(kKinds));

@@ -53,7 +53,7 @@ struct Forward {
   // problems without lengths the rounds of a warp's own tiles have a loop of their own.
   static constexpr bool kOneBarrier = kMeets && kProblem.features.lengths;
   static constexpr Element kOperand = value_operand(kProblem);  // of P, whose range a stale row maximum has to fit
-  static constexpr float kMargin = kStaleTile ? attention::stale_tile_margin(kOperand) : 0.0F;
+  static constexpr float kMargin = kStaleTile ? attention::StaleRange<kOperand>::tile_margin : 0.0F;
 
   static constexpr int kQueryBytes = bytes_of(q_element(kProblem));
 
@@ -169,7 +169,7 @@ struct Forward {
           if (kRounds && e % 2 == 1) Pv::pair_to_operand(p, m, e / 2, s[m][e / 4][e % 4 - 1], x);
         }
     }
-    if (!attention::stale_tile_fits(total, kOperand)) return false;
+    if (!attention::stale_tile_fits<kOperand>(total)) return false;
     if constexpr (!Operands::kOnes)
 #pragma unroll
       for (int m = 0; m < kFragments; ++m)

@@ -183,7 +183,7 @@ struct PvGemm {
       }
     }
     if constexpr (Operands::kOnes) {
-      constexpr unsigned kTwoOnes = kOperand == Element::fp16 ? 0x3C003C00U : 0x3F803F80U;
+      constexpr unsigned kTwoOnes = ElementTraits<kOperand>::two_ones;
 #pragma unroll
       for (int m = 0; m < kFragments; ++m)
         if (n == 0) ptx::mma_m16n8k16<kOperand>(out[m][kOutTiles], p[m][k], kTwoOnes, kTwoOnes);

@@ -59,7 +59,7 @@ struct ByColumns {
   static constexpr int kSteps = Quantised::kSteps;
   static constexpr int kCountedAhead = 2;  // tiles: the reply of a counter takes about as long as one
   static constexpr float kMargin = kConfig.rescale == attention::Rescale::conditional ? attention::kFar : 0.0F;
-  static constexpr unsigned kOnes = kOperand == Element::bf16 ? 0x3f803f80U : 0x3c003c00U;
+  static constexpr unsigned kOnes = ElementTraits<kOperand>::two_ones;
 
   // ---- state
   Block block;

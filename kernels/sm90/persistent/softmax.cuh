@@ -31,7 +31,7 @@ struct Softmax {
   // an H200. Of 0 and 1 the range hardly tells, but ptxas places exponentials by them: without a mask 0 is up to 1.3%
   // slower (b1h8l2048d64), with one 1.5% faster (b4h16l512d64).
   static constexpr float kMargin = kProblem.element == Element::fp16 && !has_right_bound(kProblem.mask) ? 1.0F : 0.0F;
-  static constexpr float kMostSum = attention::largest_row_sum(kProblem.element);
+  static constexpr float kMostSum = attention::StaleRange<kProblem.element>::lane_sum;
   // Of bf16 the rounded probabilities are summed: below a stale row maximum one that outweighs all others
   // is no power of two, and rounding it alone makes a row wrong by 0.5%. Of fp16, whose digits are eight times as many,
   // where that is asked for.

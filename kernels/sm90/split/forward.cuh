@@ -79,9 +79,9 @@ struct Forward {
     if constexpr (Producer::kSharesQueries) Producer::share_queries(state);
     if constexpr (Mainloop::kOnes) {
       // Every element is one, so the swizzle moves nothing. 16 bytes a thread: 2 KiB.
-      const unsigned one = kProblem.element == Element::bf16 ? 0x3F803F80U : 0x3C003C00U;
+      constexpr unsigned kTwoOnes = ElementTraits<kProblem.element>::two_ones;
       if (threads(kConfig) == kWarpgroupThreads || threadIdx.x < kMmaK * tile::kBoxRowBytes / 16)
-        ptx::st_shared_v4(shared + Smem::kPlan.ones + 16 * threadIdx.x, one);
+        ptx::st_shared_v4(shared + Smem::kPlan.ones + 16 * threadIdx.x, kTwoOnes);
     }
     if constexpr (Mainloop::kJoinsLater) ptx::barrier_cluster_arrive_relaxed();
     if (state.is_consumer) aim();

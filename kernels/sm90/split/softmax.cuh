@@ -29,8 +29,8 @@ struct Softmax {
   // ---- compile-time facts
   static constexpr int kBlockN = kConfig.block_n;
   static constexpr bool kOnes = Gemms::kOnes;
-  static constexpr float kMostSum =
-      kOnes ? attention::largest_row_sum_of_mma(kProblem.element) : attention::largest_row_sum(kProblem.element);
+  using StaleRange = attention::StaleRange<kProblem.element>;
+  static constexpr float kMostSum = kOnes ? StaleRange::mma_sum : StaleRange::lane_sum;
   // Of bf16 the rounded probabilities are summed: below a stale row maximum one that outweighs all others
   // is no power of two, and rounding it alone made a row wrong by 0.5%.
   static constexpr bool kSumsRounded = !kOnes && kProblem.element == Element::bf16;
