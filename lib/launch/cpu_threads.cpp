@@ -15,7 +15,6 @@ namespace heed {
 namespace {
 
 constexpr int kSpins = 2000;  // about 50 us: longer than a thread waits for others of its launch
-constexpr long long kPage = 4096;
 
 void pause_briefly() {
 #if defined(__x86_64__)
@@ -42,16 +41,21 @@ CpuScratch::~CpuScratch() {
 }
 
 bool CpuScratch::reserve(long long bytes_each, std::size_t threads) {
-  const long long each = (bytes_each + kPage - 1) / kPage * kPage;
+  const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+  const std::size_t each = (static_cast<std::size_t>(bytes_each) + page - 1) / page * page;
   if (each <= bytes_each_) return true;
-  const std::size_t bytes = static_cast<std::size_t>(each) * threads;
+  const std::size_t bytes = (each + page) * threads;
   void* const memory =
       ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
   if (memory == MAP_FAILED) return false;
+  // Where the system divides memory no further, rooms are there all the same.
+  for (std::size_t thread = 0; thread < threads; ++thread)
+    ::mprotect(static_cast<std::byte*>(memory) + thread * (each + page) + each, page, PROT_NONE);
   if (room_ != nullptr) ::munmap(room_, bytes_);
   room_ = static_cast<std::byte*>(memory);
   bytes_ = bytes;
   bytes_each_ = each;
+  guard_bytes_ = page;
   return true;
 }
 

@@ -18,7 +18,9 @@ namespace heed {
 /// The entry of a CPU program: block `block` of a launch. `scratch` is 4096-byte aligned.
 using CpuEntry = void (*)(const ForwardParams* params, long long block, void* scratch);
 
-/// Room of a number of threads, so much for each, at multiples of 4096 bytes. Its pages are there from the beginning.
+/// Room of a number of threads, so much for each, at multiples of a page. Its pages are there from the beginning.
+/// Behind each room lies one that nobody may touch: a program that takes more than it asked for ends there, and writes
+/// into nobody else's memory.
 class CpuScratch {
  public:
   CpuScratch() = default;
@@ -28,12 +30,13 @@ class CpuScratch {
 
   /// Room of at least so many bytes each, in place of less. @return false where the memory cannot be had
   [[nodiscard]] bool reserve(long long bytes_each, std::size_t threads);
-  [[nodiscard]] void* of(std::size_t thread) const { return room_ + thread * static_cast<std::size_t>(bytes_each_); }
+  [[nodiscard]] void* of(std::size_t thread) const { return room_ + thread * (bytes_each_ + guard_bytes_); }
 
  private:
   std::byte* room_ = nullptr;
   std::size_t bytes_ = 0;
-  long long bytes_each_ = 0;
+  std::size_t bytes_each_ = 0;
+  std::size_t guard_bytes_ = 0;
 };
 
 /// What runs the blocks of launches.
