@@ -2,6 +2,7 @@
 #include <cstring>
 
 #include "call_parts.hpp"
+#include "layout.hpp"
 
 namespace heed::torch {
 namespace {
@@ -325,11 +326,11 @@ Refusal read_call(TensorHandle q_tensor, TensorHandle k_tensor, TensorHandle v_t
   p.v_strides = strides_of(v);
   p.flags = wants_lse ? HEED_WANTS_LSE : 0;
 
-  // (batch, length, head, dim) in memory where Q lies so, else (batch, head, length, dim).
-  const bool is_length_outer = heads > 1 && len_q > 1 && q.strides[2] > q.strides[1];
   call.o_sizes = {batch, heads, len_q, dim_v};
-  call.o_strides = is_length_outer ? std::array{len_q * heads * dim_v, dim_v, heads * dim_v, std::int64_t{1}}
-                                   : std::array{heads * len_q * dim_v, len_q * dim_v, dim_v, std::int64_t{1}};
+  // PyTorch's own kernels are unfused for tensors of less than four dimensions, and on a CPU where V has another head
+  // dim than K: their output is dense whatever Q is.
+  const bool is_unfused = call.lifted > 0 || (allowed.broadcast && is_cpu && dim != dim_v);
+  call.o_strides = is_unfused ? dense_strides(call.o_sizes) : strides_like(q, call.o_sizes);
   p.o_strides = {call.o_strides[0], call.o_strides[1], call.o_strides[2], 1};
   call.dtype = q.dtype;
   call.device_type = q.device_type;

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "call_parts.hpp"
+#include "layout.hpp"
 #include "scaled_call.hpp"
 
 namespace heed::torch {
@@ -212,11 +213,8 @@ Refusal read_featured_call(TensorHandle q_tensor, TensorHandle k_tensor, TensorH
     p.o_strides = {0, p.dim_v, p.heads * p.dim_v, 1};
     call.lse_sizes = {p.heads, p.total_q};
   } else {
-    const bool is_length_outer = p.heads > 1 && p.len_q > 1 && q.strides[2] > q.strides[1];
     call.o_sizes = {p.batch, p.heads, p.len_q, p.dim_v};
-    call.o_strides = is_length_outer
-                         ? std::array{p.len_q * p.heads * p.dim_v, p.dim_v, p.heads * p.dim_v, std::int64_t{1}}
-                         : std::array{p.heads * p.len_q * p.dim_v, p.len_q * p.dim_v, p.dim_v, std::int64_t{1}};
+    call.o_strides = strides_like(q, call.o_sizes);
     p.o_strides = {call.o_strides[0], call.o_strides[1], call.o_strides[2], 1};
     call.lse_sizes = {p.batch, p.heads, p.len_q};
   }

@@ -10,7 +10,7 @@ import math
 
 import torch
 
-from heed import unfused
+from heed import layout
 
 
 @dataclasses.dataclass
@@ -102,7 +102,7 @@ class WithoutElements(torch.autograd.Function):
         if query.numel() > 0 and value.numel() > 0:
             sizes = torch.broadcast_shapes(sizes, key.shape[:-2], value.shape[:-2])
         o = query.new_zeros(*sizes, query.shape[-2], value.shape[-1])
-        return unfused.like_queries(o, query) if query.dim() == 4 else o
+        return layout.like_queries(o, query) if query.dim() == 4 else o
 
     @staticmethod
     def backward(ctx, grad_o):

@@ -5,7 +5,7 @@ import math
 
 import torch
 
-from heed import c_api, checks, contexts, features, host_kv, libraries, operators, precision_entries, quantised, unfused
+from heed import c_api, checks, contexts, features, host_kv, layout, libraries, operators, precision_entries, quantised, unfused
 from heed import precision as precisions
 from heed import routing as _routing  # noqa: F401: what stands at the operators' autograd keys
 from heed.features import Features
@@ -227,8 +227,8 @@ def _is_nothing(query, key, value, f):
 def _of_nothing(query, key, value, f, dtype=None):
     """(O, log-sum-exp) of a call that is nothing: rows of zeros, if any, which see no key. Gradients are zeros too. dtype: of O; the query's by default."""
     o = query.new_zeros(*query.shape[:-1], value.shape[-1], dtype=dtype or query.dtype)
-    if query.dim() == 4 and unfused.is_length_outer(query):
-        o = o.transpose(1, 2).contiguous().transpose(1, 2)
+    if query.dim() == 4:
+        o = layout.like_queries(o, query)
     heads_first = query.shape[:-1] if query.dim() == 4 else (query.shape[1], query.shape[0])
     lse = query.new_full(heads_first, -math.inf, dtype=torch.float32)
     if f.sinks is not None:
@@ -304,8 +304,7 @@ def _problem(query, key, value, masking, wants_lse, f=None, scales=None):
     p.flags |= c_api.WANTS_LSE if wants_lse else 0
     if query.dim() == 4:
         p.batch, p.len_q, p.len_k = query.shape[0], query.shape[2], key.shape[2]
-        o = torch.empty(query.shape[:3] + value.shape[3:], device="meta")
-        p.o_strides = c_api.strides_of(o if not unfused.is_length_outer(query) else o.transpose(1, 2).contiguous().transpose(1, 2))
+        p.o_strides = c_api.strides_of(layout.like_queries(torch.empty(query.shape[:3] + value.shape[3:], device="meta"), query))
     return features.fill(p, query, key, value, f or Features())
 
 

@@ -25,7 +25,7 @@ from pathlib import Path
 
 import torch
 
-from heed import libraries, unfused
+from heed import layout, libraries, unfused
 
 OLDEST_TORCH = (2, 10)
 if tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2]) < OLDEST_TORCH:
@@ -92,14 +92,6 @@ append_kv = torch.ops.heed.append_kv.default
 # ------------------------------------------------------------------------------------------------ shapes
 
 
-def _like(q, sizes):
-    """Memory for an output, in the layout that bindings/torch/call.cpp gives it."""
-    batch, heads, length, dim = sizes
-    if unfused.is_length_outer(q):
-        return q.new_empty((batch, length, heads, dim)).transpose(1, 2)
-    return q.new_empty(sizes)
-
-
 def _check_shapes(query, key, value):
     """What a trace would otherwise find out when it runs."""
     torch._check(query.dim() == key.dim() == value.dim() == 4, lambda: "heed::forward takes tensors (batch, heads, length, dim)")
@@ -108,13 +100,13 @@ def _check_shapes(query, key, value):
 @torch.library.register_fake("heed::forward", lib=library)
 def _(query, key, value, mask=0, window_left=-1, window_right=-1, scale=None, or_unfused=True):
     _check_shapes(query, key, value)
-    return _like(query, (*query.shape[:3], value.shape[3]))
+    return layout.empty_like_queries(query, (*query.shape[:3], value.shape[3]))
 
 
 @torch.library.register_fake("heed::forward_lse", lib=library)
 def _(query, key, value, mask=0, window_left=-1, window_right=-1, scale=None, or_unfused=True):
     _check_shapes(query, key, value)
-    return _like(query, (*query.shape[:3], value.shape[3])), query.new_empty(query.shape[:3], dtype=torch.float32)
+    return layout.empty_like_queries(query, (*query.shape[:3], value.shape[3])), query.new_empty(query.shape[:3], dtype=torch.float32)
 
 
 def shapes_of_features(query, key, value, mask=0, window_left=-1, window_right=-1, scale=None, softcap=0.0, bias=None, sinks=None, alibi_slopes=None, key_lengths=None,
@@ -127,7 +119,7 @@ def shapes_of_features(query, key, value, mask=0, window_left=-1, window_right=-
         total, heads, _ = query.shape
         return query.new_empty((total, heads, value.shape[-1])), query.new_empty((heads, total), dtype=torch.float32)
     _check_shapes(query, key, value)
-    return _like(query, (*query.shape[:3], value.shape[3])), query.new_empty(query.shape[:3], dtype=torch.float32)
+    return layout.empty_like_queries(query, (*query.shape[:3], value.shape[3])), query.new_empty(query.shape[:3], dtype=torch.float32)
 
 
 @torch.library.register_fake("heed::forward_features", lib=library)

@@ -52,6 +52,14 @@ def lifted(query, key, value, attn_mask, enable_gqa):
     return tensors
 
 
+def dense_where_unfused(query, key, value, rank, dropout_p):
+    """Lifted tensors of a call with queries of `rank` dimensions, Q copied where it is not dense and PyTorch's own kernels are unfused, whose output is dense
+    whatever Q is: for other than four dimensions, and on a CPU for dropout and where V has another head dim than K. Operators give O the layout of Q."""
+    if rank != 4 or (query.device.type == "cpu" and (dropout_p > 0 or query.shape[3] != value.shape[3])):
+        query = query.contiguous()
+    return query, key, value
+
+
 def is_served_in_trace(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, needs_gradient):
     """The conditions of bindings/torch/call.cpp, for lifted tensors without memory, whose sizes may be symbols. Where libheed has no
     program for the sizes of a run, heed::forward computes it by heed::unfused."""
@@ -124,6 +132,8 @@ def route(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, *, 
     masking = unfused.CAUSAL_TOP_LEFT if is_causal else unfused.NONE, -1, -1, scale
     is_plain = all(_is_plain(type(tensor)) for tensor in tensors)
     if is_plain and torch._C._len_torch_dispatch_stack() == 0:
+        if any(tensor._is_zerotensor() for tensor in tensors):
+            return operators.hand_back(*inputs, *rest, "a tensor without memory (torch._efficientzerotensor)")
         if any(tensor.is_neg() for tensor in tensors):  # numbers with the other sign than memory has: copied at a key that is passed by here
             inputs = tuple(tensor.resolve_neg() for tensor in inputs)
             attn_mask = None if attn_mask is None else attn_mask.resolve_neg()
@@ -139,7 +149,7 @@ def route(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, *, 
             return operators.hand_back(*inputs, *rest, reason)
         if not needs_gradient:
             return _sdpa.redispatch(_DEVICES[query.device.type], *inputs, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
-        of_four = lifted(*inputs, attn_mask, enable_gqa)
+        of_four = dense_where_unfused(*lifted(*inputs, attn_mask, enable_gqa), query.dim(), dropout_p)
         return _unlifted((Attention.apply(*of_four, *masking) if attn_mask is None else BiasedAttention.apply(*of_four, attn_mask, *masking))[0], query)
     if not all(_is_plain(type(tensor)) or isinstance(tensor, _TRACED) for tensor in tensors):
         return operators.hand_back(*inputs, *rest, "a subclass of torch.Tensor")
@@ -149,6 +159,7 @@ def route(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, *, 
     of_four = form and lifted(form.query, form.key, form.value, form.attn_mask, enable_gqa)
     if not of_four or not is_served_in_trace(*of_four, form.attn_mask, dropout_p, is_causal, form.scale, enable_gqa, needs_gradient):
         return operators.hand_back(*inputs, *rest, "arguments that a trace does not serve")
+    of_four = dense_where_unfused(*of_four, query.dim(), dropout_p)
     masking = *masking[:3], form.scale
     if dropout_p > 0:
         return form.unfolded(_forward_dropout(*of_four, masking[0], form.scale, form.attn_mask, dropout_p)[0])
@@ -187,6 +198,7 @@ def in_other_form(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=Fa
     if reason:
         return None if reason in operators.MAY_HAVE_OTHER_FORM else operators.hand_back(*call, reason)
     masking = unfused.CAUSAL_TOP_LEFT if is_causal else unfused.NONE, -1, -1, form.scale
+    q, k, v = dense_where_unfused(q, k, v, query.dim(), dropout_p)
     if dropout_p > 0:
         return form.unfolded(_forward_dropout(q, k, v, masking[0], form.scale, mask, dropout_p)[0])
     if needs_gradient:

@@ -7,7 +7,7 @@ import math
 
 import torch
 
-from heed import blocks, dropout, key_span, output
+from heed import blocks, dropout, key_span, layout, output
 from heed.relative_bias import relative_buckets
 
 HIDING_BIAS = -torch.finfo(torch.float32).max / math.log2(math.e)  # in kernels minus infinity: times log2(e) it is beyond float32
@@ -55,7 +55,7 @@ def forward(q, k, v, mask=NONE, window_left=-1, window_right=-1, scale=None):
     lse = torch.logsumexp(scores, dim=-1)
     weights = torch.exp(scores - torch.where(lse == -math.inf, 0.0, lse).unsqueeze(-1))
     o = (weights @ exact_v).flatten(1, 2).to(q.dtype)
-    return like_queries(o, q), lse.flatten(1, 2).to(torch.float32)
+    return layout.like_queries(o, q), lse.flatten(1, 2).to(torch.float32)
 
 
 def forward_features(
@@ -73,7 +73,7 @@ def forward_features(
     end = out_gate, out_norm_weight, out_norm_eps
     if cu_seqlens_q is None and page_table is None:
         o, lse = _dense_features(q, k, v, bias=bias, alibi_slopes=alibi_slopes, key_lengths=key_lengths, lists=lists, prefix_lengths=prefix_lengths, **common)
-        return like_queries(output.finished(o, *end), q), lse
+        return layout.like_queries(output.finished(o, *end), q), lse
     results = []
     for entry, of_qkv, of_entry in entries(q, k, v, bias, alibi_slopes, key_lengths, prefix_lengths, cu_seqlens_q, cu_seqlens_k, page_table, max_len_q, max_len_k):
         of_lists = lists
@@ -98,7 +98,7 @@ def entries(q, k, v, bias, alibi_slopes, key_lengths, prefix_lengths, cu_seqlens
 def joined(results, q, end):
     """O and the log-sum-exp of a batch whose entries have these ones, O normed and gated by `end`, the last arguments of `forward_features`."""
     if q.dim() == 4:
-        return like_queries(output.finished(torch.cat([o for o, _ in results]), *end), q), torch.cat([lse for _, lse in results])
+        return layout.like_queries(output.finished(torch.cat([o for o, _ in results]), *end), q), torch.cat([lse for _, lse in results])
     ragged = output.finished(torch.cat([o[0].transpose(0, 1) for o, _ in results]), *end, is_ragged=True)
     return ragged.contiguous(), torch.cat([lse[0] for _, lse in results], dim=1).contiguous()
 
@@ -177,17 +177,7 @@ def _dense_features(q, k, v, mask, window_left, window_right, scale, softcap, bi
     if drop[0] > 0:
         weights = weights * dropout.kept(*drop, weights.shape, weights.device, first_entry).to(weights.dtype)
     o = (weights.unflatten(1, (heads_kv, heads // heads_kv)) @ exact_v).flatten(1, 2).to(q.dtype)
-    return like_queries(o, q), torch.where(sees_none, nothing, lse).to(torch.float32)
-
-
-def like_queries(o, q):
-    """`o` with the layout of an operator's output: (batch, length, head, dim) in memory where `q` lies so, else dense."""
-    return o.transpose(1, 2).contiguous().transpose(1, 2) if is_length_outer(q) else o.contiguous()
-
-
-def is_length_outer(q):
-    """Whether heads of one position lie closer together than positions of one head: PyTorch's (batch, length, head, dim), transposed."""
-    return q.shape[1] > 1 and q.shape[2] > 1 and q.stride(2) > q.stride(1)
+    return layout.like_queries(o, q), torch.where(sees_none, nothing, lse).to(torch.float32)
 
 
 def backward(grad_o, grad_lse, q, k, v, o, lse, mask=NONE, window_left=-1, window_right=-1, scale=None):
