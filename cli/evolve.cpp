@@ -74,9 +74,6 @@ int run(const EvolveOptions& o, const CLI::App& app) {
       throw Error(ErrorCode::usage, "--resume goes on as the stored run began; leave out --hold", o.hold);
     if (!o.from.empty())
       throw Error(ErrorCode::usage, "--resume goes on as the stored run began; leave out --from", o.from);
-    if (const std::string given = ModelArguments::given(app); !given.empty())
-      throw Error(ErrorCode::usage, fmt::format("--resume asks models as the stored run did; leave out {}", given),
-                  given);
     if (!o.workload.shape.empty() || o.workload.has_tensors())
       throw Error(ErrorCode::usage,
                   "--resume takes the workload from the stored run; leave out --shape and tensor files",
@@ -137,6 +134,7 @@ int run(const EvolveOptions& o, const CLI::App& app) {
             fmt::format("the tensors in {} are not those run {} was made with", join(options.tensors, ", "), o.resume),
             options.tensors[0]);
     }
+    options.models = o.model_arguments.resumed(app, options.models);
     resume = o.resume;
   } else {
     options = new_run(o, *workload, device);
@@ -263,7 +261,7 @@ void add_evolve(CLI::App& app, int& exit_code) {
     o->into_book = book->count() > 0;
     if (command->count("--devices") > 0 && o->devices.empty()) (void)parse_device_list(o->devices);
     check_options_fit(*o, *command);
-    o->models = o->model_arguments.chosen(*command);
+    if (command->count("--resume") == 0) o->models = o->model_arguments.chosen(*command);
     exit_code = command->count("--workloads") > 0 ? evolve_workloads(*o) : run(*o, *command);
   });
 }

@@ -2,6 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <filesystem>
+#include <span>
+
 #include "base/text.hpp"
 #include "heed/heed.hpp"
 #include "json/text.hpp"
@@ -17,6 +21,23 @@ constexpr const char* kNames[] = {
     "--key-variable", "--key-file",    "--prompt",         "--prompts",      "--window-tokens", "--reply-tokens",
     "--reply-limit",  "--temperature", "--request-fields", "--token-budget", "--money-budget",  "--prices",
     "--no-repair",    "--model-share", "--bandit"};
+
+constexpr const char* kOfResume[] = {"--key-variable", "--key-file", "--token-budget", "--money-budget"};
+
+// Names of the options that were given, but for `others`, with commas between; empty: none.
+std::string given(const CLI::App& app, std::span<const char* const> others = {}) {
+  std::vector<std::string> names;
+  for (const std::string_view name : kNames)
+    if (app.count(std::string(name)) > 0 && std::ranges::find(others, name) == others.end()) names.emplace_back(name);
+  return join(names, ", ");
+}
+
+// A missing key, file or price is told before anything is built.
+void expect_usable(const record::ModelOptions& o) {
+  (void)prompts::parse_preset(o.preset);
+  const prompts::Templates templates(o.templates);
+  const propose::Panel panel(o, 1, nullptr);
+}
 
 }  // namespace
 
@@ -60,13 +81,6 @@ void ModelArguments::add_to(CLI::App& app) {
       ->group(kGroup);
 }
 
-std::string ModelArguments::given(const CLI::App& app) {
-  std::vector<std::string> names;
-  for (const char* name : kNames)
-    if (app.count(name) > 0) names.emplace_back(name);
-  return join(names, ", ");
-}
-
 record::ModelOptions ModelArguments::chosen(const CLI::App& app) const {
   record::ModelOptions o = options;
   if (!o.any()) {
@@ -89,10 +103,28 @@ record::ModelOptions ModelArguments::chosen(const CLI::App& app) const {
       throw Error(ErrorCode::usage, fmt::format("--request-fields takes a JSON object; {} is none", request_fields),
                   request_fields);
   }
-  (void)prompts::parse_preset(o.preset);
-  const prompts::Templates templates(o.templates);
-  const propose::Panel panel(o, 1, nullptr);  // a missing key, file or price is told before anything is built
+  for (std::string* const path : {&o.mailbox, &o.replay, &o.recording, &o.key_file, &o.templates, &o.prices})
+    if (!path->empty()) *path = std::filesystem::weakly_canonical(*path).string();
+  expect_usable(o);
   return o;
+}
+
+record::ModelOptions ModelArguments::resumed(const CLI::App& app, record::ModelOptions stored) const {
+  const std::string names = stored.any() ? given(app, kOfResume) : given(app);
+  if (!names.empty())
+    throw Error(ErrorCode::usage,
+                fmt::format("--resume goes on with {} as the stored run began; leave out {}",
+                            stored.any() ? "models" : "knobs alone", names),
+                names);
+  if (!stored.any()) return stored;
+  if (app.count("--key-variable") + app.count("--key-file") > 0) {
+    stored.key_variable = options.key_variable;
+    stored.key_file = options.key_file.empty() ? "" : std::filesystem::weakly_canonical(options.key_file).string();
+  }
+  if (app.count("--token-budget") > 0) stored.most_tokens = tokens;
+  if (app.count("--money-budget") > 0) stored.most_money = money;
+  expect_usable(stored);
+  return stored;
 }
 
 }  // namespace heed::cli

@@ -17,10 +17,12 @@ struct ModelArguments {
   bool no_repair = false;
 
   void add_to(CLI::App& app);
-  /// @throws Error(usage) for options that do not go together
+  /// Files and folders of it are absolute paths, which a resumed run finds from any folder.
+  /// @throws Error(usage) for options that do not go together, and a missing key, file or price
   [[nodiscard]] record::ModelOptions chosen(const CLI::App& app) const;
-  /// Names of the options that were given, with commas between; empty: none.
-  [[nodiscard]] static std::string given(const CLI::App& app);
+  /// Those of a stored run that goes on: with another key or other limits where they are given.
+  /// @throws Error(usage) as chosen() does, and for an option that a stored run does not change
+  [[nodiscard]] record::ModelOptions resumed(const CLI::App& app, record::ModelOptions stored) const;
 };
 
 }  // namespace heed::cli

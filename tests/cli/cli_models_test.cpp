@@ -169,6 +169,37 @@ TEST_F(ModelCli, ARunThatWaitsForAReplyIsResumed) {
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(box), std::filesystem::directory_iterator{}), 2);
 }
 
+// What it asks with is looked at before the run is touched; files of the run are found from any folder.
+TEST_F(ModelCli, AResumedRunTakesAnotherBudgetAndNothingElse) {
+  const std::string good =
+      edit("tests the sum first", "  if (sum > 0) return 1.0F / sum;\n  return __builtin_nanf(\"\");\n");
+  const std::string prices = folder_.file("prices.json");
+  const std::string text = R"({"currency": "USD", "models": {"sh": {"prompt": 1, "completion": 2}}})";
+  write_file_atomically(prices, text, ErrorCode::internal);
+  ASSERT_EQ(
+      heed_command(tiny_evolution(2) + model({good}) + " --prices " + std::filesystem::relative(prices).string()).code,
+      0);
+  const auto state = [&] { return nlohmann::json::parse(heed_command("runs --json " + db()).out)[0]["state"]; };
+  EXPECT_EQ(shown()["options"]["models"]["prices"], std::filesystem::canonical(prices).string());
+
+  const std::string resume = "evolve --resume 1 --trials 4 --measure-limit 0.02 " + db() + " " + cache();
+  expect_refusal(resume + " --model-share 0.5", 2, "leave out --model-share");
+  std::filesystem::remove(prices);
+  expect_refusal(resume, 2, prices);
+  EXPECT_EQ(state(), "finished");
+
+  write_file_atomically(prices, text, ErrorCode::internal);
+  const Printed again = heed_command(resume + " --token-budget 1");
+  ASSERT_EQ(again.code, 0) << again.err;
+  EXPECT_THAT(again.out, HasSubstr("models are asked no more: "));
+}
+
+TEST_F(ModelCli, ARunOfKnobsAloneHasNoBudgetOfTokens) {
+  ASSERT_EQ(heed_command(tiny_evolution(2)).code, 0);
+  expect_refusal("evolve --resume 1 --trials 4 --token-budget 10 " + db() + " " + cache(), 2,
+                 "with knobs alone as the stored run began; leave out --token-budget");
+}
+
 TEST_F(ModelCli, InsightsWithoutADatabase) {
   EXPECT_THAT(heed_command("insights list " + db()).err, HasSubstr("heed: "));
 }
