@@ -34,14 +34,28 @@ class FleetError(RuntimeError):
     """A sentence for the user: no cluster, no GPU of the kind, files that cannot be read or written."""
 
 
+class WrongUsage(FleetError):
+    """A sentence about what the command was given."""
+
+
 def workloads_of(path):
-    """Workloads of a file that heed.record wrote, most seconds first, as text. @raises FleetError for a file that is none"""
+    """Workloads of a file that heed.record wrote, most seconds first, as text. @raises WrongUsage for a file that is none"""
+
+    def refused(why):
+        return WrongUsage(f"{path} is no file of calls that heed.record wrote: {why}")
+
     try:
-        rows = json.loads(Path(path).read_text(encoding="utf-8"))["rows"]
-        served = [row for row in rows if row["workload"] and not row.get("form")]
-        return [row["workload"] for row in sorted(served, key=lambda row: -row["seconds"])]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise FleetError(f"{path} is no file of calls that heed.record wrote: {error}") from error
+        calls = json.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise refused(error) from error
+    rows = calls.get("rows") if isinstance(calls, dict) else None
+    if not isinstance(rows, list):
+        raise refused('there is no list "rows"')
+    for i, row in enumerate(rows):
+        if not isinstance(row, dict) or not isinstance(row.get("workload"), str) or not isinstance(row.get("seconds"), int | float) or isinstance(row["seconds"], bool):
+            raise refused(f'row {i} has no text "workload" or no number "seconds"')
+    served = [row for row in rows if row["workload"] and not row.get("form")]
+    return [row["workload"] for row in sorted(served, key=lambda row: -row["seconds"])]
 
 
 def version_of(heed):
@@ -254,7 +268,7 @@ def evolve(options, say):
     asked = asked_of(options, version)
     workloads = workloads_of(options.workloads)
     if not workloads:
-        raise FleetError(f"{options.workloads} has no call that a kernel of Heed has the form of")
+        raise WrongUsage(f"{options.workloads} has no call that a kernel of Heed has the form of")
     folder = Path(options.output)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -275,6 +289,8 @@ def evolve(options, say):
             say(f"{len(rows)} of {len(workloads)}, by an earlier command: {line_of(rows[workload])}")
     left = [workload for workload in workloads if workload not in rows]
     if left:
+        if options.address:
+            say(f"asking for the Ray cluster at {options.address}; Ray waits up to some minutes for one that does not answer")
         try:
             # Without an address Ray takes a cluster that runs here already, of whomever it is.
             cluster = ray.init(address=options.address or "local", log_to_driver=False, logging_level="ERROR")
@@ -339,7 +355,7 @@ def main(arguments=None):
         rows, failed = evolve(options, lambda text: print(text, file=sys.stderr, flush=True))
     except (FleetError, FileNotFoundError) as error:
         print(f"heed.fleet: {error}", file=sys.stderr)
-        return 1
+        return 2 if isinstance(error, WrongUsage) else 1
     except KeyboardInterrupt:
         print(f"heed.fleet: interrupted; what is done lies in {options.output}, and the same command goes on", file=sys.stderr)
         return 130

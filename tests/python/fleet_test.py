@@ -116,10 +116,15 @@ class Fleet(unittest.TestCase):
 
     def test_workloads_by_their_time(self):
         self.assertEqual(fleet.workloads_of(self.calls), ["b1", "b2", "b3"])
-        for text in ("{", "[]", '{"rows": [{}]}'):
-            self.calls.write_text(text)
-            with self.assertRaisesRegex(fleet.FleetError, "heed.record"):
-                fleet.workloads_of(self.calls)
+        of_row = '{"rows": [%s]}'
+        wrong = ('{"workload": 7, "seconds": 1}', '{"workload": "b1", "seconds": "1"}', '{"workload": "b1", "seconds": true}', "1", "{}")
+        for text in ("{", "[]", "[1]", '{"rows": 1}', "[" * 100_000, *(of_row % row for row in wrong)):
+            with self.subTest(text=text[:40]):
+                self.calls.write_text(text)
+                with self.assertRaisesRegex(fleet.WrongUsage, "no file of calls that heed.record wrote"):
+                    fleet.workloads_of(self.calls)
+                code, _, said = self.call()
+                self.assertEqual((code, said.count("\n")), (2, 1), said)
 
     def test_a_task(self):
         row = fleet.search("b1", ["--trials", "3"], "heed 0 of sources 1")
