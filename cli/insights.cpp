@@ -8,6 +8,7 @@
 #include "insights/harvest.hpp"
 #include "insights/insight.hpp"
 #include "json/text.hpp"
+#include "variant/family.hpp"
 #include "workload/features.hpp"
 
 namespace heed::cli {
@@ -38,7 +39,7 @@ json json_of(const insights::Insight& insight) {
 // Every family and place of an observation where none is named: then each observation is nearest to itself.
 std::vector<insights::Insight> wanted(const InsightsOptions& o, store::Store& store) {
   std::optional<std::string> family;
-  if (!o.family.empty()) family = o.family;
+  if (!o.family.empty()) family = find_family(o.family).name();
   const std::vector<store::ObservationRecord> all = store::observations(store, family);
   std::vector<insights::Insight> found;
   std::vector<std::string> families;

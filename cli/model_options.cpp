@@ -102,6 +102,11 @@ record::ModelOptions ModelArguments::chosen(const CLI::App& app) const {
     if (!o.request_fields.is_object())
       throw Error(ErrorCode::usage, fmt::format("--request-fields takes a JSON object; {} is none", request_fields),
                   request_fields);
+    for (const char* field : {"model", "messages", "stream"})
+      if (o.request_fields.contains(field))
+        throw Error(ErrorCode::usage,
+                    fmt::format("--request-fields has \"{}\", which every request says itself; leave it out", field),
+                    request_fields);
   }
   for (std::string* const path : {&o.mailbox, &o.replay, &o.recording, &o.key_file, &o.templates, &o.prices})
     if (!path->empty()) *path = std::filesystem::weakly_canonical(*path).string();

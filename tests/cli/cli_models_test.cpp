@@ -42,6 +42,7 @@ class ModelCli : public Cli {
     EXPECT_EQ(imported["added"], imported["observations"]);
     EXPECT_EQ(nlohmann::json::parse(heed_command("insights import " + file + " --json " + db()).out)["added"], 0);
     expect_refusal("insights why nothing " + db(), 2, "no insight is about \"nothing\"");
+    expect_refusal("insights list --family nope " + db(), 2, "unknown family \"nope\"");
     write_file_atomically(file, "{}", ErrorCode::internal);
     expect_refusal("insights import " + file + " " + db(), 2, "no file of insights");
   }
@@ -220,6 +221,8 @@ TEST_F(ModelCli, BadOptions) {
   expect_refusal(evolve + "--command cat --prompt fulll", 2, "did you mean \"full\"?");
   expect_refusal(evolve + "--command cat --prompts /no/such/folder", 2, "no folder of prompts");
   expect_refusal(evolve + "--command cat --request-fields 3", 2, "takes a JSON object");
+  expect_refusal(evolve + "--command cat --request-fields '{\"model\": \"m\"}'", 2,
+                 "has \"model\", which every request");
   expect_refusal(evolve + "--replay /no/such/file", 2, "/no/such/file");
   expect_refusal(evolve + "--endpoint http://localhost:1/v1 --model a --key-variable HEED_NO_KEY", 2, "HEED_NO_KEY");
 }
