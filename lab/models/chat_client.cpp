@@ -72,7 +72,7 @@ bool ChatClient::leaves_out_what(const std::string& refusal) {
 }
 
 std::string ChatClient::sentence_for(const HttpReply& reply) const {
-  const std::string said = endpoint_.key.removed_from(refusal_of(reply));
+  const std::string said = refusal_of(reply, endpoint_.key);
   switch (reply.failure) {
     case HttpReply::Failure::unreachable:
       return fmt::format("the endpoint {} cannot be reached: {}", url_, reply.why);
@@ -96,38 +96,65 @@ std::string ChatClient::sentence_for(const HttpReply& reply) const {
                      url_, reply.status);
   if (reply.status == 404)
     return fmt::format("{} knows no such address or no model {} (status 404): {}", url_, endpoint_.model, said);
+  const std::optional<double> asked = may_succeed_later(reply) ? retry_after(reply) : std::nullopt;
+  if (asked && *asked > endpoint_.retry.longest_wait_s)
+    return fmt::format(
+        "{} answered with status {} and asks to wait {:.0f} s, longer than the {:.0f} s that heed waits: {}", url_,
+        reply.status, *asked, endpoint_.retry.longest_wait_s, said);
   return fmt::format("{} answered with status {}: {}", url_, reply.status, said);
+}
+
+Reply ChatClient::reply_in(const HttpReply& answer, int attempt, double seconds) const {
+  const auto complete = [&](Reply reply) {
+    if (reply.model.empty()) reply.model = endpoint_.model;
+    reply.latency_s = seconds;
+    reply.attempts = attempt;
+    return reply;
+  };
+  try {
+    return complete(chat_reply(answer, endpoint_.key));
+  } catch (const Error& error) {
+    throw UnusableReply(error.what(), complete(received_of(answer, endpoint_.key)), endpoint_.model);
+  }
+}
+
+void ChatClient::give_up(const HttpReply& answer, int attempt, double seconds) const {
+  const std::string why = sentence_for(answer) + (attempt > 1 ? fmt::format(" ({} attempts)", attempt) : std::string());
+  // Nothing was sent where there is no connection, and services charge nothing for what they refuse.
+  const bool is_refused = answer.status != 0 && answer.status != 200;
+  if (answer.failure == HttpReply::Failure::unreachable || is_refused)
+    throw Error(ErrorCode::model, why, endpoint_.model);
+  Reply received = received_of(answer, endpoint_.key);
+  if (received.model.empty()) received.model = endpoint_.model;
+  received.latency_s = seconds;
+  received.attempts = attempt;
+  throw UnusableReply(why, std::move(received), endpoint_.model);
 }
 
 Reply ChatClient::ask(const Conversation& conversation) {
   using Clock = std::chrono::steady_clock;
   for (int attempt = 1;; ++attempt) {
     const auto begin = Clock::now();
-    const HttpReply answer = post(request_for(conversation));
-    if (answer.failure == HttpReply::Failure::none && answer.status == 200) {
-      try {
-        Reply reply = chat_reply(answer);
-        reply.text = endpoint_.key.removed_from(std::move(reply.text));
-        if (reply.model.empty()) reply.model = endpoint_.model;
-        reply.latency_s = std::chrono::duration<double>(Clock::now() - begin).count();
-        reply.attempts = attempt;
-        return reply;
-      } catch (const Error& error) {
-        throw Error(ErrorCode::model, endpoint_.key.removed_from(error.what()), endpoint_.model);
-      }
+    HttpReply answer = post(request_for(conversation));
+    const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
+    const bool came = answer.failure == HttpReply::Failure::none && answer.status == 200;
+    const bool is_part = answer.status == 200 && (came ? ends_early(answer) : may_succeed_later(answer));
+    // A service that has counted the tokens of a part charges for it, and would for another one.
+    const bool is_counted = is_part && !received_of(answer, endpoint_.key).usage.raw.is_null();
+    if (came && (!is_part || is_counted)) return reply_in(answer, attempt, seconds);
+    if (came) {
+      answer.failure = HttpReply::Failure::broken;
+      answer.why = "the stream ended before the reply did";
     }
     const bool is_refused =
         answer.failure == HttpReply::Failure::none && (answer.status == 400 || answer.status == 422);
-    if (is_refused && leaves_out_what(refusal_of(answer))) continue;
+    if (is_refused && leaves_out_what(refusal_of(answer, endpoint_.key))) continue;
     std::optional<double> wait;
-    if (may_succeed_later(answer)) {
+    if (may_succeed_later(answer) && !is_counted) {
       const std::lock_guard lock(mutex_);
       wait = wait_before_next(endpoint_.retry, attempt, answer, random_);
     }
-    if (!wait) {
-      const std::string after = attempt > 1 ? fmt::format(" ({} attempts)", attempt) : std::string();
-      throw Error(ErrorCode::model, sentence_for(answer) + after, endpoint_.model);
-    }
+    if (!wait) give_up(answer, attempt, seconds);
     if (on_wait_) on_wait_(fmt::format("{}; again in {:.0f} s", sentence_for(answer), *wait));
     sleep_for(*wait);
   }

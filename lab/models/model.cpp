@@ -37,6 +37,11 @@ std::string_view to_string(Role role) {
   return "user";
 }
 
+UnusableReply::UnusableReply(const std::string& message, Reply received, std::string value)
+    : Error(ErrorCode::model, message, std::move(value)), received_(std::move(received)) {
+  if (received_.text.size() > kMostKeptBytes) received_.text.resize(kMostKeptBytes);
+}
+
 std::string digest_of(const Conversation& conversation) {
   Digester digester;
   for (const Message& message : conversation) digester.add(to_string(message.role)).add(message.text);

@@ -8,6 +8,8 @@
 #include <string_view>
 #include <vector>
 
+#include "heed/heed.hpp"
+
 namespace heed::models {
 
 enum class Role { system, user, assistant };
@@ -41,13 +43,28 @@ struct Reply {
 /// Bytes of a reply that are taken, whoever writes it; a patch is far smaller.
 inline constexpr std::size_t kMostReplyBytes = 10 << 20;
 
+/// Of what came in place of a reply this much is kept.
+inline constexpr std::size_t kMostKeptBytes = 8 << 10;
+
+/// A prompt was sent, and what came back cannot be used: its service may have charged for it all the same.
+class UnusableReply final : public Error {
+ public:
+  /// @param received what is known of it: usage, model, and of its text, or of its bytes, at most kMostKeptBytes
+  UnusableReply(const std::string& message, Reply received, std::string value = {});
+  [[nodiscard]] const Reply& received() const { return received_; }
+
+ private:
+  Reply received_;
+};
+
 class Model {
  public:
   virtual ~Model() = default;
   /// For messages and the store, e.g. "qwen3-coder".
   [[nodiscard]] virtual const std::string& name() const = 0;
   /// Waits for an answer. May be called from several threads.
-  /// @throws Error(model) with what went wrong and what would help; Error(interrupted)
+  /// @throws Error(model) with what went wrong and what would help, as UnusableReply where the prompt may have cost
+  /// something; Error(interrupted)
   virtual Reply ask(const Conversation& conversation) = 0;
   /// The same for a prompt that has a name in its run, equal in a run that repeats it whatever was measured:
   /// "generation 2, place 3, first". Recordings keep the name and find replies by it.
