@@ -94,6 +94,18 @@ TEST(Mailbox, NobodyAnswers) {
   EXPECT_THROW(Mailbox(folder.path() / "file" / "box", 1), Error);
 }
 
+// As an unpacked archive leaves it: heed waits for a file, and says what is there.
+TEST(Mailbox, AReplyThatIsAFolderIsNamed) {
+  const testing_support::TemporaryFolder folder;
+  const std::string digest = digest_of(kPrompt).substr(0, 12);
+  fs::create_directory(folder.path() / ("0001-" + digest + ".reply.md"));
+  std::vector<std::string> waits;
+  Mailbox mailbox(folder.path(), 1, [&](const std::string& text) { waits.push_back(text); });
+  EXPECT_THAT(failure_of(mailbox), HasSubstr("no reply came to "));
+  ASSERT_EQ(waits.size(), 1U);
+  EXPECT_THAT(waits[0], HasSubstr(".reply.md is a folder or a device, and a reply is a file"));
+}
+
 struct Scripted final : Model {
   std::vector<std::string> replies;  // empty: a failure
   std::size_t asked = 0;
