@@ -15,6 +15,11 @@ namespace {
 constexpr std::array<std::string_view, 4> kOptional = {"max_tokens", "stream_options", "temperature", "stream"};
 constexpr double kIdle_s = 120;
 
+// Services charge nothing for what they refuse, and nobody for what was not sent.
+bool may_be_charged(const HttpReply& answer) {
+  return answer.is_sent && (answer.status == 0 || answer.status == 200);
+}
+
 std::string completions_url(std::string url) {
   while (url.ends_with('/')) url.pop_back();
   constexpr std::string_view path = "/chat/completions";
@@ -104,44 +109,45 @@ std::string ChatClient::sentence_for(const HttpReply& reply) const {
   return fmt::format("{} answered with status {}: {}", url_, reply.status, said);
 }
 
-Reply ChatClient::reply_in(const HttpReply& answer, int attempt, double seconds) const {
-  const auto complete = [&](Reply reply) {
-    if (reply.model.empty()) reply.model = endpoint_.model;
-    reply.latency_s = seconds;
-    reply.attempts = attempt;
-    return reply;
-  };
+Reply ChatClient::completed(Reply reply, const Reply& known) const {
+  if (reply.model.empty()) reply.model = endpoint_.model;
+  reply.latency_s = known.latency_s;
+  reply.attempts = known.attempts;
+  reply.lost = known.lost;
+  return reply;
+}
+
+Reply ChatClient::reply_in(const HttpReply& answer, const Reply& known) const {
   try {
-    return complete(chat_reply(answer, endpoint_.key));
+    return completed(chat_reply(answer, endpoint_.key), known);
   } catch (const Error& error) {
-    throw UnusableReply(error.what(), complete(received_of(answer, endpoint_.key)), endpoint_.model);
+    throw UnusableReply(error.what(), completed(received_of(answer, endpoint_.key), known), endpoint_.model);
   }
 }
 
-void ChatClient::give_up(const HttpReply& answer, int attempt, double seconds) const {
-  const std::string why = sentence_for(answer) + (attempt > 1 ? fmt::format(" ({} attempts)", attempt) : std::string());
-  // Nothing was sent where there is no connection, and services charge nothing for what they refuse.
-  const bool is_refused = answer.status != 0 && answer.status != 200;
-  if (answer.failure == HttpReply::Failure::unreachable || is_refused)
-    throw Error(ErrorCode::model, why, endpoint_.model);
-  Reply received = received_of(answer, endpoint_.key);
-  if (received.model.empty()) received.model = endpoint_.model;
-  received.latency_s = seconds;
-  received.attempts = attempt;
-  throw UnusableReply(why, std::move(received), endpoint_.model);
+void ChatClient::give_up(const HttpReply& answer, const Reply& known) const {
+  const std::string after = known.attempts > 1 ? fmt::format(" ({} attempts)", known.attempts) : std::string();
+  if (may_be_charged(answer))
+    throw UnusableReply(sentence_for(answer) + after, completed(received_of(answer, endpoint_.key), known),
+                        endpoint_.model);
+  if (known.lost == 0) throw Error(ErrorCode::model, sentence_for(answer) + after, endpoint_.model);
+  Reply lost = completed({}, known);
+  --lost.lost;  // it stands for one of them
+  throw UnusableReply(sentence_for(answer) + after, std::move(lost), endpoint_.model);
 }
 
 Reply ChatClient::ask(const Conversation& conversation) {
   using Clock = std::chrono::steady_clock;
-  for (int attempt = 1;; ++attempt) {
+  Reply known;
+  for (;; ++known.attempts) {
     const auto begin = Clock::now();
     HttpReply answer = post(request_for(conversation));
-    const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
+    known.latency_s = std::chrono::duration<double>(Clock::now() - begin).count();
     const bool came = answer.failure == HttpReply::Failure::none && answer.status == 200;
     const bool is_part = answer.status == 200 && (came ? ends_early(answer) : may_succeed_later(answer));
     // A service that has counted the tokens of a part charges for it, and would for another one.
     const bool is_counted = is_part && !received_of(answer, endpoint_.key).usage.raw.is_null();
-    if (came && (!is_part || is_counted)) return reply_in(answer, attempt, seconds);
+    if (came && (!is_part || is_counted)) return reply_in(answer, known);
     if (came) {
       answer.failure = HttpReply::Failure::broken;
       answer.why = "the stream ended before the reply did";
@@ -152,9 +158,10 @@ Reply ChatClient::ask(const Conversation& conversation) {
     std::optional<double> wait;
     if (may_succeed_later(answer) && !is_counted) {
       const std::lock_guard lock(mutex_);
-      wait = wait_before_next(endpoint_.retry, attempt, answer, random_);
+      wait = wait_before_next(endpoint_.retry, known.attempts, answer, random_);
     }
-    if (!wait) give_up(answer, attempt, seconds);
+    if (!wait) give_up(answer, known);
+    known.lost += may_be_charged(answer) ? 1 : 0;
     if (on_wait_) on_wait_(fmt::format("{}; again in {:.0f} s", sentence_for(answer), *wait));
     sleep_for(*wait);
   }

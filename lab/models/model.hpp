@@ -34,9 +34,10 @@ struct Reply {
   std::string text;
   std::string model;  ///< that answered, as it calls itself
   Usage usage;
-  double latency_s = 0;        ///< of the attempt that succeeded
-  int attempts = 1;            ///< requests that were sent, failed ones included
-  bool is_cut_off = false;     ///< the model stopped at a limit of tokens
+  double latency_s = 0;     ///< of the attempt that succeeded
+  int attempts = 1;         ///< requests that were sent, failed ones included
+  int lost = 0;             ///< of them before the last, those that a service may have charged for: a reply broke off
+  bool is_cut_off = false;  ///< the model stopped at a limit of tokens
   std::optional<double> cost;  ///< in the currency of the table of prices; nothing where the price is unknown
 };
 

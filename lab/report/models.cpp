@@ -4,6 +4,7 @@
 
 #include "base/text.hpp"
 #include "json/fields.hpp"
+#include "json/integer.hpp"
 
 namespace heed::report {
 
@@ -41,6 +42,10 @@ ModelStatistics model_statistics(const std::vector<store::TrialRecord>& trials,
                cut_off.is_boolean() && cut_off.get<bool>()) {
       ++s.cut_off;
     }
+    const int lost = integer_at<std::uint16_t>(e.reply, "lost_attempts").value_or(0);
+    s.charged += lost;
+    s.uncounted += lost;
+    s.unknown_costs += lost;
     const nlohmann::json& prompt = member(e.reply, "prompt_tokens");
     const nlohmann::json& completion = member(e.reply, "completion_tokens");
     if (prompt.is_number_integer() && completion.is_number_integer())

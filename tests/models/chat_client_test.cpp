@@ -97,6 +97,7 @@ TEST(ChatClient, ABusyServerIsAskedAgain) {
   EXPECT_GE(std::chrono::steady_clock::now() - begin, std::chrono::milliseconds(200)) << "the server's wish";
   EXPECT_EQ(reply.text, "yes");
   EXPECT_EQ(reply.attempts, 3);
+  EXPECT_EQ(reply.lost, 0);
   ASSERT_EQ(waits.size(), 2U);
   EXPECT_THAT(waits[0], HasSubstr("status 429: slow down"));
   EXPECT_THAT(waits[1], HasSubstr("status 500: out of memory"));
@@ -117,6 +118,7 @@ TEST(ChatClient, AStreamThatEndsEarlyIsAskedForAgain) {
         ChatClient(endpoint_at(server.url()), [&](const std::string& text) { waits.push_back(text); }).ask(kChatPrompt);
     EXPECT_EQ(reply.text, "yes");
     EXPECT_EQ(reply.attempts, 3);
+    EXPECT_EQ(reply.lost, 2) << "which may have been charged for";
     ASSERT_EQ(waits.size(), 2U);
     EXPECT_THAT(waits[0], HasSubstr("broke off: the stream ended before the reply did"));
   }
@@ -136,6 +138,36 @@ TEST(ChatClient, AStreamThatEndsEarlyAndWasChargedForIsNot) {
     EXPECT_EQ(error.received().usage.completion_tokens, 3);
   }
   EXPECT_EQ(server.requests().size(), 1U);
+}
+
+TEST(ChatClient, WhatWasLostBeforeARefusalMayHaveBeenChargedFor) {
+  const ScriptedServer server({stream_reply({"use "}, ""), stream_reply({}, ""), json_reply(401, {})});
+  try {
+    (void)ChatClient(endpoint_at(server.url())).ask(kChatPrompt);
+    ADD_FAILURE() << "no error";
+  } catch (const UnusableReply& error) {
+    EXPECT_THAT(error.what(), HasSubstr("asks for a key"));
+    EXPECT_EQ(error.received().lost, 1) << "and the one that it stands for";
+    EXPECT_EQ(error.received().attempts, 3);
+  }
+}
+
+// Whether a service has the prompt.
+TEST(ChatClient, APromptThatWasNotSentCostsNothing) {
+  const ScriptedServer server({{.pieces = {"late"}, .before_s = 30}});
+  Endpoint endpoint = endpoint_at(server.url());
+  endpoint.limit_s = 0.3;
+  endpoint.retry.most_attempts = 1;
+  EXPECT_THROW((void)ChatClient(endpoint).ask(kChatPrompt), UnusableReply);
+  endpoint.url = "http://127.0.0.1:9/v1";
+  try {
+    (void)ChatClient(endpoint).ask(kChatPrompt);
+    ADD_FAILURE() << "no error";
+  } catch (const UnusableReply& error) {
+    ADD_FAILURE() << error.what();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::model);
+  }
 }
 
 // What a service may charge for comes along with the failure.

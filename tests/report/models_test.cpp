@@ -44,6 +44,12 @@ TEST(ModelStatisticsOfARun, CountFailuresThatMayHaveCostSomething) {
   EXPECT_EQ(json["replies_of_unknown_cost"], 1);
   EXPECT_THAT(text_of(model_statistics({}, {down, counted, unknown})), HasSubstr("0 replies in"));
   EXPECT_THAT(text_of(model_statistics({}, {down, counted, unknown})), HasSubstr("150 tokens, cost at least 0.5000"));
+  store::ExchangeRecord late;
+  late.reply = {{"content", "x"}, {"prompt_tokens", 1}, {"completion_tokens", 1}, {"cost", 1}, {"lost_attempts", 2}};
+  const nlohmann::json lost = to_json(model_statistics({}, {late}));
+  EXPECT_EQ(lost["tokens"], 2);
+  EXPECT_EQ(lost["uncounted_replies"], 2);
+  EXPECT_EQ(lost["replies_of_unknown_cost"], 2);
   const nlohmann::json none = to_json(model_statistics({}, {unknown}));
   EXPECT_EQ(none["tokens"], nullptr) << "never 0";
   EXPECT_EQ(none["cost"], nullptr);
