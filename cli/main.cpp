@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <csignal>
 #include <cstdio>
 #include <optional>
 #include <string>
@@ -117,6 +118,9 @@ int main(int argc, char** argv) {
   if (const auto code = heed::worker::run_child_if_asked(argc, argv)) return *code;
   heed::cli::open_standard_streams();
   heed::install_interrupt_handler();
+  // Beyond ulimit -f a write then fails, and a sentence says so. A handler, since programs that are started would go on
+  // ignoring a signal that is ignored here.
+  std::signal(SIGXFSZ, [](int) {});
   heed::ladder::register_family();
 
   CLI::App app(

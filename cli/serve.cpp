@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <iostream>
+#include <limits>
 #include <map>
 
 #include "base/text.hpp"
@@ -38,6 +39,13 @@ json schema(json properties, json required = json::array()) {
 
 json property(const char* type, const char* description) {
   return {{"type", type}, {"description", description}};
+}
+
+json whole_number(const char* description, std::int64_t most) {
+  json one = property("integer", description);
+  one["minimum"] = 1;
+  one["maximum"] = most;
+  return one;
 }
 
 // What the tools of a server share. Bases are built when a family is first judged.
@@ -142,7 +150,7 @@ class Session {
         if (t.ok()) passed.push_back(&t);
     std::stable_sort(passed.begin(), passed.end(),
                      [](const auto* a, const auto* b) { return a->ratio_low > b->ratio_low; });
-    const auto most = static_cast<std::size_t>(std::max(1, arguments.value("most", 5)));
+    const auto most = static_cast<std::size_t>(arguments.value("most", 5));
     if (passed.size() > most) passed.resize(most);
     json all = json::array();
     for (const store::TrialRecord* t : passed)
@@ -224,7 +232,8 @@ void serve(const ServeOptions& o) {
   auto session = std::make_shared<Session>(o);
   serve::McpServer server("heed", kVersion, kInstructions);
   const json config = property("string", "family or family:knob=value,...; left out: the default family");
-  const json trial = property("integer", "id of a judged trial, with its edits");
+  const json trial = whole_number("id of a judged trial, with its edits", std::numeric_limits<std::int64_t>::max());
+  const json most = whole_number("how many", std::numeric_limits<int>::max());
   server.add(serve::Tool{"families", "Kernel families that run the workload: knobs, values, defaults",
                          schema(json::object()), [session](const json&) { return session->families(); }});
   server.add(serve::Tool{
@@ -249,10 +258,9 @@ void serve(const ServeOptions& o) {
   server.add(serve::Tool{"insights", "Effects of single changes on speed, the most relevant to the workload first",
                          schema({{"family", property("string", "kernel family")},
                                  {"bound", property("string", "what holds the kernel back")},
-                                 {"most", property("integer", "how many")}}),
+                                 {"most", most}}),
                          [session](const json& a) { return session->insights(a); }});
-  server.add(serve::Tool{"best", "The fastest trials that passed so far, with their edits",
-                         schema({{"most", property("integer", "how many")}}),
+  server.add(serve::Tool{"best", "The fastest trials that passed so far, with their edits", schema({{"most", most}}),
                          [session](const json& a) { return session->best(a); }});
   server.add(serve::Resource{"heed://contract", "contract", "Rules that kernels keep to, and the form of edits",
                              "text/markdown", [] {
@@ -265,7 +273,7 @@ void serve(const ServeOptions& o) {
                              "application/json", [session] { return session->evidence(); }});
   remark(true, fmt::format("serving {} over stdin and stdout",
                            session->workload_text().substr(0, session->workload_text().find('\n'))));
-  server.run(STDIN_FILENO, std::cout);
+  server.run(STDIN_FILENO, std::cout, {.output = STDOUT_FILENO, .on_gone = interrupt});
 }
 
 }  // namespace

@@ -14,6 +14,28 @@ bool all_finite(const nlohmann::json& json) {
   return true;
 }
 
+// Counts brackets outside strings, before anything is built of them: of what is no JSON any answer will do.
+bool is_too_deep(std::string_view text) {
+  int level = 0;
+  bool is_string = false;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (is_string) {
+      if (c == '\\')
+        ++i;
+      else
+        is_string = c != '"';
+    } else if (c == '"') {
+      is_string = true;
+    } else if (c == '[' || c == '{') {
+      if (++level > kMostJsonLevels) return true;
+    } else if (c == ']' || c == '}') {
+      --level;
+    }
+  }
+  return false;
+}
+
 void name_non_finite(nlohmann::json& json) {
   if (json.is_structured()) {
     for (auto& element : json) name_non_finite(element);
@@ -26,6 +48,7 @@ void name_non_finite(nlohmann::json& json) {
 }  // namespace
 
 nlohmann::json parse_json(std::string_view text) {
+  if (is_too_deep(text)) return nlohmann::json(nlohmann::json::value_t::discarded);
   return nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
 }
 

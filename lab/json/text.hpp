@@ -7,8 +7,12 @@
 
 namespace heed {
 
-/// What a text says; of a text that is no JSON a value of no type, for which is_discarded() holds and neither
-/// is_object() nor is_array().
+/// Levels of arrays and objects that a text may have. Copies, destructors and dumps of nlohmann::json call themselves
+/// once a level, and run out of stack at some 100,000.
+inline constexpr int kMostJsonLevels = 200;
+
+/// What a text says; of a text that is no JSON, or has more levels than kMostJsonLevels, a value of no type, for which
+/// is_discarded() holds and neither is_object() nor is_array().
 nlohmann::json parse_json(std::string_view text);
 
 /// What nlohmann::json::dump writes, but for numbers that are NaN or infinite, of which it makes null: here they are

@@ -15,6 +15,11 @@ namespace {
 constexpr std::array<std::string_view, 4> kOptional = {"max_tokens", "stream_options", "temperature", "stream"};
 constexpr double kIdle_s = 120;
 
+// Services charge nothing for what they refuse, and nobody for what was not sent.
+bool may_be_charged(const HttpReply& answer) {
+  return answer.is_sent && (answer.status == 0 || answer.status == 200);
+}
+
 std::string completions_url(std::string url) {
   while (url.ends_with('/')) url.pop_back();
   constexpr std::string_view path = "/chat/completions";
@@ -72,7 +77,7 @@ bool ChatClient::leaves_out_what(const std::string& refusal) {
 }
 
 std::string ChatClient::sentence_for(const HttpReply& reply) const {
-  const std::string said = endpoint_.key.removed_from(refusal_of(reply));
+  const std::string said = refusal_of(reply, endpoint_.key);
   switch (reply.failure) {
     case HttpReply::Failure::unreachable:
       return fmt::format("the endpoint {} cannot be reached: {}", url_, reply.why);
@@ -96,38 +101,67 @@ std::string ChatClient::sentence_for(const HttpReply& reply) const {
                      url_, reply.status);
   if (reply.status == 404)
     return fmt::format("{} knows no such address or no model {} (status 404): {}", url_, endpoint_.model, said);
+  const std::optional<double> asked = may_succeed_later(reply) ? retry_after(reply) : std::nullopt;
+  if (asked && *asked > endpoint_.retry.longest_wait_s)
+    return fmt::format(
+        "{} answered with status {} and asks to wait {:.0f} s, longer than the {:.0f} s that heed waits: {}", url_,
+        reply.status, *asked, endpoint_.retry.longest_wait_s, said);
   return fmt::format("{} answered with status {}: {}", url_, reply.status, said);
+}
+
+Reply ChatClient::completed(Reply reply, const Reply& known) const {
+  if (reply.model.empty()) reply.model = endpoint_.model;
+  reply.latency_s = known.latency_s;
+  reply.attempts = known.attempts;
+  reply.lost = known.lost;
+  return reply;
+}
+
+Reply ChatClient::reply_in(const HttpReply& answer, const Reply& known) const {
+  try {
+    return completed(chat_reply(answer, endpoint_.key), known);
+  } catch (const Error& error) {
+    throw UnusableReply(error.what(), completed(received_of(answer, endpoint_.key), known), endpoint_.model);
+  }
+}
+
+void ChatClient::give_up(const HttpReply& answer, const Reply& known) const {
+  const std::string after = known.attempts > 1 ? fmt::format(" ({} attempts)", known.attempts) : std::string();
+  if (may_be_charged(answer))
+    throw UnusableReply(sentence_for(answer) + after, completed(received_of(answer, endpoint_.key), known),
+                        endpoint_.model);
+  if (known.lost == 0) throw Error(ErrorCode::model, sentence_for(answer) + after, endpoint_.model);
+  Reply lost = completed({}, known);
+  --lost.lost;  // it stands for one of them
+  throw UnusableReply(sentence_for(answer) + after, std::move(lost), endpoint_.model);
 }
 
 Reply ChatClient::ask(const Conversation& conversation) {
   using Clock = std::chrono::steady_clock;
-  for (int attempt = 1;; ++attempt) {
+  Reply known;
+  for (;; ++known.attempts) {
     const auto begin = Clock::now();
-    const HttpReply answer = post(request_for(conversation));
-    if (answer.failure == HttpReply::Failure::none && answer.status == 200) {
-      try {
-        Reply reply = chat_reply(answer);
-        reply.text = endpoint_.key.removed_from(std::move(reply.text));
-        if (reply.model.empty()) reply.model = endpoint_.model;
-        reply.latency_s = std::chrono::duration<double>(Clock::now() - begin).count();
-        reply.attempts = attempt;
-        return reply;
-      } catch (const Error& error) {
-        throw Error(ErrorCode::model, endpoint_.key.removed_from(error.what()), endpoint_.model);
-      }
+    HttpReply answer = post(request_for(conversation));
+    known.latency_s = std::chrono::duration<double>(Clock::now() - begin).count();
+    const bool came = answer.failure == HttpReply::Failure::none && answer.status == 200;
+    const bool is_part = answer.status == 200 && (came ? ends_early(answer) : may_succeed_later(answer));
+    // A service that has counted the tokens of a part charges for it, and would for another one.
+    const bool is_counted = is_part && !received_of(answer, endpoint_.key).usage.raw.is_null();
+    if (came && (!is_part || is_counted)) return reply_in(answer, known);
+    if (came) {
+      answer.failure = HttpReply::Failure::broken;
+      answer.why = "the stream ended before the reply did";
     }
     const bool is_refused =
         answer.failure == HttpReply::Failure::none && (answer.status == 400 || answer.status == 422);
-    if (is_refused && leaves_out_what(refusal_of(answer))) continue;
+    if (is_refused && leaves_out_what(refusal_of(answer, endpoint_.key))) continue;
     std::optional<double> wait;
-    if (may_succeed_later(answer)) {
+    if (may_succeed_later(answer) && !is_counted) {
       const std::lock_guard lock(mutex_);
-      wait = wait_before_next(endpoint_.retry, attempt, answer, random_);
+      wait = wait_before_next(endpoint_.retry, known.attempts, answer, random_);
     }
-    if (!wait) {
-      const std::string after = attempt > 1 ? fmt::format(" ({} attempts)", attempt) : std::string();
-      throw Error(ErrorCode::model, sentence_for(answer) + after, endpoint_.model);
-    }
+    if (!wait) give_up(answer, known);
+    known.lost += may_be_charged(answer) ? 1 : 0;
     if (on_wait_) on_wait_(fmt::format("{}; again in {:.0f} s", sentence_for(answer), *wait));
     sleep_for(*wait);
   }

@@ -42,6 +42,11 @@ class ChatClient final : public Model {
   /// Whether the refusal names a field that can do without. It is left out from now on.
   bool leaves_out_what(const std::string& refusal);
   [[nodiscard]] std::string sentence_for(const HttpReply& reply) const;
+  /// @param known of the reply by now: attempts, those that were lost, time
+  [[nodiscard]] Reply reply_in(const HttpReply& answer, const Reply& known) const;
+  /// What went wrong for good: with what came where the prompt may have cost something.
+  [[noreturn]] void give_up(const HttpReply& answer, const Reply& known) const;
+  [[nodiscard]] Reply completed(Reply reply, const Reply& known) const;
 
   Endpoint endpoint_;
   std::string url_;

@@ -34,9 +34,16 @@ Reply CommandModel::ask(const Conversation& conversation) {
   if (result.interrupted) throw Error(ErrorCode::interrupted, "interrupted while a command answered a prompt");
   const auto refuse = [&](const std::string& what) {
     const std::string complaints = end_of(result.errors);
-    throw Error(ErrorCode::model,
-                fmt::format("the command {} {}{}{}", name_, what, complaints.empty() ? "" : ": ", complaints),
-                command_);
+    const std::string why =
+        fmt::format("the command {} {}{}{}", name_, what, complaints.empty() ? "" : ": ", complaints);
+    // A command that failed without a word has asked nobody, as far as can be told.
+    if (!result.started || (!result.timed_out && result.exit_code != 0 && trim(result.output).empty()))
+      throw Error(ErrorCode::model, why, command_);
+    Reply received;
+    received.text = result.output;
+    received.model = name_;
+    received.latency_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    throw UnusableReply(why, std::move(received), command_);
   };
   if (!result.started) refuse(fmt::format("could not be started ({})", result.output));
   if (result.timed_out) refuse(fmt::format("took more than {:.0f} s; allow more with --reply-limit", limit_s_));

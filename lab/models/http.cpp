@@ -151,6 +151,9 @@ HttpReply post(const HttpRequest& request) {
   long status = 0;
   api.getinfo(h, CURLINFO_RESPONSE_CODE, &status);
   reply.status = static_cast<int>(status);
+  curl_off_t sent = 0;
+  api.getinfo(h, CURLINFO_SIZE_UPLOAD_T, &sent);
+  reply.is_sent = status != 0 || sent >= static_cast<curl_off_t>(request.body.size());
   if (code != CURLE_OK) {
     if (reply.failure == HttpReply::Failure::none) reply.failure = failure_of(code);
     reply.why = api.strerror(code);

@@ -33,6 +33,7 @@ struct HttpReply {
   };
   Failure failure = Failure::none;
   std::string why;                             ///< of a failure, in libcurl's words
+  bool is_sent = false;                        ///< the whole request, as far as can be told
   int status = 0;                              ///< 200, 429, ...; 0 where none came
   std::map<std::string, std::string> headers;  ///< names in lower case
   std::string body;

@@ -56,6 +56,7 @@ Reply Mailbox::ask(const Conversation& conversation) {
   const fs::path place = place_for(conversation);
   const fs::path awaited = place.string() + std::string(kReply);
   bool said = false;
+  bool said_no_file = false;
   std::string stamp;
   for (;;) {
     // A file that somebody is still writing changes from look to look.
@@ -69,6 +70,10 @@ Reply Mailbox::ask(const Conversation& conversation) {
           fmt::format("no reply came to {} within {:.0f} s; write it to that file, or allow more with --reply-limit",
                       awaited.string(), limit_s_),
           awaited.string());
+    if (!said_no_file && on_wait_ && fs::exists(awaited, error) && !fs::is_regular_file(awaited, error)) {
+      on_wait_(fmt::format("{} is a folder or a device, and a reply is a file; waiting for one", awaited.string()));
+      said_no_file = true;
+    }
     if (now.empty() && !said && on_wait_) {
       on_wait_(fmt::format("waiting for {}", awaited.string()));
       said = true;

@@ -16,7 +16,7 @@ namespace heed::models {
 class Mailbox final : public Model {
  public:
   /// @param limit_s seconds to wait for a reply; 0: without end
-  /// @param on_wait is told which file is awaited
+  /// @param on_wait is told which file is awaited, and where something other than a file stands in its place
   /// @throws Error(model) where the folder cannot be made or written
   Mailbox(std::filesystem::path folder, double limit_s, std::function<void(const std::string&)> on_wait = nullptr);
 

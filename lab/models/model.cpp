@@ -37,6 +37,11 @@ std::string_view to_string(Role role) {
   return "user";
 }
 
+UnusableReply::UnusableReply(const std::string& message, Reply received, std::string value)
+    : Error(ErrorCode::model, message, std::move(value)), received_(std::move(received)) {
+  if (received_.text.size() > kMostKeptBytes) received_.text.resize(kMostKeptBytes);
+}
+
 std::string digest_of(const Conversation& conversation) {
   Digester digester;
   for (const Message& message : conversation) digester.add(to_string(message.role)).add(message.text);
@@ -88,6 +93,7 @@ void to_json(nlohmann::json& json, const Reply& reply) {
           {"usage", reply.usage.raw},
           {"latency_s", reply.latency_s},
           {"attempts", reply.attempts},
+          {"lost_attempts", reply.lost},
           {"is_cut_off", reply.is_cut_off},
           {"cost", or_null(reply.cost)}};
 }
@@ -106,6 +112,7 @@ void from_json(const nlohmann::json& json, Reply& reply) {
   } catch (const nlohmann::json::exception&) {
     refuse("a reply", json);
   }
+  reply.lost = integer_at<std::uint16_t>(json, "lost_attempts").value_or(0);
   reply.usage.prompt_tokens = integer_at<std::uint32_t>(json, "prompt_tokens");
   reply.usage.completion_tokens = integer_at<std::uint32_t>(json, "completion_tokens");
   reply.usage.cached_tokens = integer_at<std::uint32_t>(json, "cached_tokens");

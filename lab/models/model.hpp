@@ -8,6 +8,8 @@
 #include <string_view>
 #include <vector>
 
+#include "heed/heed.hpp"
+
 namespace heed::models {
 
 enum class Role { system, user, assistant };
@@ -32,14 +34,29 @@ struct Reply {
   std::string text;
   std::string model;  ///< that answered, as it calls itself
   Usage usage;
-  double latency_s = 0;        ///< of the attempt that succeeded
-  int attempts = 1;            ///< requests that were sent, failed ones included
-  bool is_cut_off = false;     ///< the model stopped at a limit of tokens
+  double latency_s = 0;     ///< of the attempt that succeeded
+  int attempts = 1;         ///< requests that were sent, failed ones included
+  int lost = 0;             ///< of them before the last, those that a service may have charged for: a reply broke off
+  bool is_cut_off = false;  ///< the model stopped at a limit of tokens
   std::optional<double> cost;  ///< in the currency of the table of prices; nothing where the price is unknown
 };
 
 /// Bytes of a reply that are taken, whoever writes it; a patch is far smaller.
 inline constexpr std::size_t kMostReplyBytes = 10 << 20;
+
+/// Of what came in place of a reply this much is kept.
+inline constexpr std::size_t kMostKeptBytes = 8 << 10;
+
+/// A prompt was sent, and what came back cannot be used: its service may have charged for it all the same.
+class UnusableReply final : public Error {
+ public:
+  /// @param received what is known of it: usage, model, and of its text, or of its bytes, at most kMostKeptBytes
+  UnusableReply(const std::string& message, Reply received, std::string value = {});
+  [[nodiscard]] const Reply& received() const { return received_; }
+
+ private:
+  Reply received_;
+};
 
 class Model {
  public:
@@ -47,7 +64,8 @@ class Model {
   /// For messages and the store, e.g. "qwen3-coder".
   [[nodiscard]] virtual const std::string& name() const = 0;
   /// Waits for an answer. May be called from several threads.
-  /// @throws Error(model) with what went wrong and what would help; Error(interrupted)
+  /// @throws Error(model) with what went wrong and what would help, as UnusableReply where the prompt may have cost
+  /// something; Error(interrupted)
   virtual Reply ask(const Conversation& conversation) = 0;
   /// The same for a prompt that has a name in its run, equal in a run that repeats it whatever was measured:
   /// "generation 2, place 3, first". Recordings keep the name and find replies by it.

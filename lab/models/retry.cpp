@@ -10,7 +10,6 @@
 #include "process/interrupt.hpp"
 
 namespace heed::models {
-namespace {
 
 // Seconds, or a date.
 std::optional<double> retry_after(const HttpReply& reply) {
@@ -24,8 +23,6 @@ std::optional<double> retry_after(const HttpReply& reply) {
   if (::strptime(text.c_str(), "%a, %d %b %Y %H:%M:%S GMT", &parts) == nullptr) return std::nullopt;
   return std::max(0.0, std::difftime(::timegm(&parts), std::time(nullptr)));
 }
-
-}  // namespace
 
 bool may_succeed_later(const HttpReply& reply) {
   switch (reply.failure) {

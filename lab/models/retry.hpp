@@ -20,6 +20,9 @@ struct RetryPolicy {
 /// 501 and 505.
 bool may_succeed_later(const HttpReply& reply);
 
+/// Seconds that the server asks to wait before the next request; none where it does not say.
+std::optional<double> retry_after(const HttpReply& reply);
+
 /// Seconds until the next attempt: what the server asks for, else between a half and the whole of a time that doubles
 /// with every attempt. None where no attempt is left, or the server asks for more than the longest wait.
 /// @param attempt how many were made

@@ -47,4 +47,17 @@ std::string Secret::removed_from(std::string text) const {
   return text;
 }
 
+nlohmann::json Secret::removed_from_all_of(const nlohmann::json& json) const {
+  if (value_.empty()) return json;
+  if (json.is_string()) return removed_from(json.get<std::string>());
+  if (!json.is_structured()) return json;
+  nlohmann::json without(json.type());
+  for (const auto& [name, value] : json.items())
+    if (json.is_object())
+      without[removed_from(name)] = removed_from_all_of(value);
+    else
+      without.push_back(removed_from_all_of(value));
+  return without;
+}
+
 }  // namespace heed::models

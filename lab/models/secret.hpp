@@ -2,6 +2,7 @@
 #pragma once
 
 #include <filesystem>
+#include <nlohmann/json.hpp>
 #include <string>
 
 namespace heed::models {
@@ -21,6 +22,8 @@ class Secret {
   [[nodiscard]] const std::string& source() const { return source_; }
   /// The text with every occurrence of the key replaced: servers quote keys that they refuse.
   [[nodiscard]] std::string removed_from(std::string text) const;
+  /// The same for every text of a JSON value, names of members included.
+  [[nodiscard]] nlohmann::json removed_from_all_of(const nlohmann::json& json) const;
 
  private:
   Secret(std::string value, std::string source);

@@ -31,13 +31,17 @@ void Spending::add(const Conversation& conversation, const Reply& reply, const P
   Usage taken = reply.usage;
   if (!taken.prompt_tokens) taken.prompt_tokens = estimated_tokens(conversation);
   if (!taken.completion_tokens) taken.completion_tokens = estimated_tokens(reply.text);
-  const double estimate = reply.cost ? 0 : prices.cost(model, taken).value_or(0);
+  Usage lost;
+  lost.prompt_tokens = *taken.prompt_tokens;
+  lost.completion_tokens = 0;
+  const double estimate =
+      (reply.cost ? 0 : prices.cost(model, taken).value_or(0)) + reply.lost * prices.cost(model, lost).value_or(0);
   const std::lock_guard lock(mutex_);
-  ++replies_;
-  tokens_ += *taken.prompt_tokens + *taken.completion_tokens;
+  replies_ += 1 + reply.lost;
+  tokens_ += *taken.prompt_tokens + *taken.completion_tokens + reply.lost * *lost.prompt_tokens;
   money_ += reply.cost.value_or(0);
   estimated_money_ += estimate;
-  unknown_ += reply.cost ? 0 : 1;
+  unknown_ += reply.lost + (reply.cost ? 0 : 1);
 }
 
 std::optional<std::string> Spending::refuses(const Conversation& conversation, std::int64_t reply_tokens) const {

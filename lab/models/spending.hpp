@@ -17,8 +17,9 @@ struct SpendingLimits {
 };
 
 /// Sums over exchanges. Replies whose tokens nobody counted are taken at estimated_tokens, and at the price of as many,
-/// so that limits hold for them. Of money `text` tells what is known: the price of a reply without a cost is an
-/// estimate of the limit's alone, and makes the sum that is told a lower bound.
+/// so that limits hold for them; so are attempts before a reply that were lost, as replies without a text. Of money
+/// `text` tells what is known: the price of a reply without a cost is an estimate of the limit's alone, and makes the
+/// sum that is told a lower bound.
 class Spending {
  public:
   /// @throws Error(usage) for a limit that is not positive: it allows no prompt

@@ -4,6 +4,7 @@
 #include <poll.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -58,6 +59,28 @@ bool read_some(int fd, std::string& text, std::size_t most) {
   return count > 0 || (count < 0 && (errno == EINTR || errno == EAGAIN));
 }
 
+// Readable when a child has ended; closed at the end of the scope.
+class EndOfChild {
+ public:
+  explicit EndOfChild(pid_t child) : child_(child), fd_(static_cast<int>(::syscall(kOpen, child, 0))) {}
+  ~EndOfChild() {
+    if (fd_ >= 0) ::close(fd_);
+  }
+  EndOfChild(const EndOfChild&) = delete;
+  EndOfChild& operator=(const EndOfChild&) = delete;
+  [[nodiscard]] int fd() const { return fd_; }  ///< negative where the kernel has none (before Linux 5.3)
+  /// The child stays to be waited for: until then no other process has its number.
+  [[nodiscard]] bool is_there() const {
+    siginfo_t info{};
+    return ::waitid(P_PID, static_cast<id_t>(child_), &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid != 0;
+  }
+
+ private:
+  static constexpr long kOpen = 434;  // pidfd_open, which headers of older systems lack
+  pid_t child_;
+  int fd_;
+};
+
 double seconds(const timeval& time) {
   return static_cast<double>(time.tv_sec) + 1e-6 * static_cast<double>(time.tv_usec);
 }
@@ -88,6 +111,7 @@ ProcessResult run_process(const std::vector<std::string>& argv, std::string_view
     ::dup2(out.write_end, STDOUT_FILENO);
     ::dup2(errors == Errors::apart ? complaints.write_end : out.write_end, STDERR_FILENO);
     std::signal(SIGPIPE, SIG_DFL);
+    std::signal(SIGXFSZ, SIG_DFL);
     if (prepared.enter()) ::execvpe(arguments[0], arguments.data(), prepared.environment());
     const int error = errno;
     [[maybe_unused]] const ssize_t ignored = ::write(failure.write_end, &error, sizeof error);
@@ -105,8 +129,9 @@ ProcessResult run_process(const std::vector<std::string>& argv, std::string_view
   std::size_t written = 0;
   if (input.empty()) Pipe::close_end(in.write_end);
   const std::size_t most = errors == Errors::apart ? kMostApart : kMostOutput;
-  bool open = true;
-  while (open) {
+  const EndOfChild end(child);
+  // A program may close its stdout and go on.
+  while (out.read_end >= 0 || !end.is_there()) {
     if (deadline.left_s() <= 0 && deadline.is_over(child)) {
       result.timed_out = true;
       break;
@@ -116,10 +141,14 @@ ProcessResult run_process(const std::vector<std::string>& argv, std::string_view
       break;
     }
     // poll leaves out what is closed.
-    std::array<pollfd, 3> fds = {
-        {{out.read_end, POLLIN, 0}, {complaints.read_end, POLLIN, 0}, {in.write_end, POLLOUT, 0}}};
+    const bool is_silent = out.read_end < 0;
+    std::array<pollfd, 4> fds = {{{out.read_end, POLLIN, 0},
+                                  {complaints.read_end, POLLIN, 0},
+                                  {in.write_end, POLLOUT, 0},
+                                  {is_silent ? end.fd() : -1, POLLIN, 0}}};
+    const double longest_ms = is_silent && end.fd() < 0 ? 5 : 200;
     const int ready =
-        ::poll(fds.data(), fds.size(), static_cast<int>(std::clamp(1000 * deadline.left_s(), 0.0, 200.0)) + 1);
+        ::poll(fds.data(), fds.size(), static_cast<int>(std::clamp(1000 * deadline.left_s(), 0.0, longest_ms)) + 1);
     if (ready < 0 && errno != EINTR) break;
     if (ready <= 0) continue;
     if (fds[2].revents != 0 && in.write_end >= 0) {
@@ -129,7 +158,7 @@ ProcessResult run_process(const std::vector<std::string>& argv, std::string_view
     }
     if (fds[1].revents != 0 && !read_some(complaints.read_end, result.errors, kMostErrors))
       Pipe::close_end(complaints.read_end);
-    if (fds[0].revents != 0) open = read_some(out.read_end, result.output, most);
+    if (fds[0].revents != 0 && !read_some(out.read_end, result.output, most)) Pipe::close_end(out.read_end);
   }
   if (result.timed_out || result.interrupted) ::kill(-child, SIGKILL);
   // A program that wrote complaints last, and closed its stdout before.

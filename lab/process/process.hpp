@@ -27,7 +27,8 @@ enum class Errors { with_output, apart };
 inline constexpr std::size_t kMostApart = 16 << 20;
 
 /// Runs argv[0] (looked up in PATH) in a process group of its own, feeds it `input`, collects what it prints. On a time
-/// limit or an interrupt the whole group is killed. The child dies with this process.
+/// limit or an interrupt the whole group is killed, also where the program has closed its stdout and stderr. The child
+/// dies with this process.
 /// @param limit_s wall clock, but what the program waits for processors (PatientDeadline)
 ProcessResult run_process(const std::vector<std::string>& argv, std::string_view input, double limit_s,
                           const Confinement& confinement = {}, Errors errors = Errors::with_output);

@@ -48,13 +48,14 @@ Panel::Panel(const record::ModelOptions& o, std::uint64_t seed, std::function<vo
     models_.push_back({std::make_shared<models::Mailbox>(o.mailbox, o.reply_limit_s, on_wait)});
     text_ = fmt::format("the mailbox {}", o.mailbox);
   } else if (!o.replay.empty()) {
-    models_.push_back({std::make_shared<models::Replay>(o.replay)});
+    models_.push_back({std::make_shared<models::Replay>(o.replay, on_wait)});
     text_ = fmt::format("the recording {}", o.replay);
   } else {
     throw Error(ErrorCode::usage, "nobody writes sources; --endpoint, --command, --mailbox or --replay says who does");
   }
   if (!o.recording.empty())
-    for (models::WeightedModel& one : models_) one.model = std::make_shared<models::Recorder>(one.model, o.recording);
+    for (models::WeightedModel& one : models_)
+      one.model = std::make_shared<models::Recorder>(one.model, o.recording, on_wait);
 }
 
 models::Model& Panel::model_for(int generation, int place) const {

@@ -16,7 +16,7 @@ namespace heed::propose {
 class Panel {
  public:
   /// Reads the key, prices and recordings; sends nothing.
-  /// @param on_wait is told what is waited for, from whichever thread waits
+  /// @param on_wait is told what is waited for, and what is the matter with a recording, from whichever thread waits
   /// @throws Error(usage) for a missing key, file or price, and as record::expect_sound does
   Panel(const record::ModelOptions& options, std::uint64_t seed, std::function<void(const std::string&)> on_wait);
 

@@ -37,7 +37,7 @@ bool Writer::ask(models::Conversation conversation, int generation, int place, c
     const std::lock_guard lock(mutex_);
     if (const std::optional<store::ExchangeRecord> known = log_.find(generation, place, purpose)) {
       written.asked = known->prompt.get<models::Conversation>();
-      if (known->reply.is_object()) {
+      if (known->failure.empty() && known->reply.is_object()) {
         written.model = known->model;
         const auto reply = known->reply.get<models::Reply>();
         written.reply = reply.text;
@@ -74,6 +74,13 @@ bool Writer::ask(models::Conversation conversation, int generation, int place, c
     written.reply = reply.text;
     written.is_cut_off = reply.is_cut_off;
     written.seconds += reply.latency_s;
+  } catch (const models::UnusableReply& error) {
+    models::Reply received = error.received();
+    received.cost = panel_.prices().cost(model.name(), received.usage);
+    spending_.add(written.asked, received, panel_.prices(), model.name());
+    exchange.reply = received;
+    written.ending = Written::Ending::no_reply;
+    exchange.failure = written.failure = error.what();
   } catch (const Error& error) {
     if (error.code() != ErrorCode::model) throw;
     written.ending = Written::Ending::no_reply;
@@ -151,7 +158,9 @@ std::optional<store::ExchangeRecord> RunLog::find(int generation, int place, con
   for (const store::ExchangeRecord& one : known_) {
     if (one.generation != generation || one.place != place || one.purpose != purpose) continue;
     found = one;
-    if (one.reply.is_object()) break;
+    if (!one.failure.empty())
+      found->reply = nullptr;  // what came is none: its cost is counted, and the prompt sent again
+    if (found->reply.is_object()) break;
   }
   return found;
 }

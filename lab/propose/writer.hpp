@@ -18,8 +18,8 @@ namespace heed::propose {
 class ExchangeLog {
  public:
   virtual ~ExchangeLog() = default;
-  /// What was kept of a prompt, with its reply where one came. A process that goes on with a run takes the reply, or
-  /// asks the same prompt again: the base's time, which prompts tell, would be another.
+  /// What was kept of a prompt, with its reply where one came that can be used. A process that goes on with a run takes
+  /// the reply, or asks the same prompt again: the base's time, which prompts tell, would be another.
   virtual std::optional<store::ExchangeRecord> find(int generation, int place, const std::string& purpose) = 0;
   /// Before a prompt is sent, and again when a reply or a failure is there. One that is kept for the first time gets
   /// its id. May be called from several threads, one at a time.

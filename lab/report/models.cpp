@@ -4,6 +4,7 @@
 
 #include "base/text.hpp"
 #include "json/fields.hpp"
+#include "json/integer.hpp"
 
 namespace heed::report {
 
@@ -35,10 +36,16 @@ ModelStatistics model_statistics(const std::vector<store::TrialRecord>& trials,
     ++s.prompts;
     if (!e.failure.empty()) {
       ++s.failures;
-      continue;
-    }
-    if (const nlohmann::json& cut_off = member(e.reply, "is_cut_off"); cut_off.is_boolean() && cut_off.get<bool>())
+      if (!e.reply.is_object()) continue;
+      ++s.charged;
+    } else if (const nlohmann::json& cut_off = member(e.reply, "is_cut_off");
+               cut_off.is_boolean() && cut_off.get<bool>()) {
       ++s.cut_off;
+    }
+    const int lost = integer_at<std::uint16_t>(e.reply, "lost_attempts").value_or(0);
+    s.charged += lost;
+    s.uncounted += lost;
+    s.unknown_costs += lost;
     const nlohmann::json& prompt = member(e.reply, "prompt_tokens");
     const nlohmann::json& completion = member(e.reply, "completion_tokens");
     if (prompt.is_number_integer() && completion.is_number_integer())
@@ -55,7 +62,7 @@ ModelStatistics model_statistics(const std::vector<store::TrialRecord>& trials,
 }
 
 nlohmann::json to_json(const ModelStatistics& s) {
-  const int replies = s.prompts - s.failures;
+  const int replies = s.prompts - s.failures + s.charged;
   return {{"edits", s.edits},
           {"valid", s.valid},
           {"validity", s.edits > s.duplicates ? nlohmann::json(s.validity()) : nlohmann::json()},
@@ -87,8 +94,9 @@ std::string text_of(const ModelStatistics& s) {
                                  s.prompts, replies, human_duration(s.waited_s), s.edits, s.valid);
   if (s.edits > s.duplicates) text += fmt::format(" ({:.1f}% of those that are no duplicates)", 100 * s.validity());
   text += fmt::format("; {} repairs, {} valid\n", s.repairs, s.repaired);
-  std::string taken = s.uncounted == replies ? std::string("tokens not counted") : fmt::format("{} tokens", s.tokens);
-  taken += s.unknown_costs == replies ? std::string(", cost unknown")
+  const int charged = replies + s.charged;
+  std::string taken = s.uncounted == charged ? std::string("tokens not counted") : fmt::format("{} tokens", s.tokens);
+  taken += s.unknown_costs == charged ? std::string(", cost unknown")
                                       : fmt::format(", cost {}{:.4f}", s.unknown_costs > 0 ? "at least " : "", s.cost);
   if (s.cut_off > 0) taken += fmt::format("; {} replies cut off, more with --reply-tokens", s.cut_off);
   text += fmt::format("          {}\n", taken);

@@ -18,12 +18,13 @@ struct ModelStatistics {
   int repairs = 0;          ///< trials of edits after a build error or a failed gate
   int repaired = 0;         ///< of them passed
   int prompts = 0;          ///< that were sent and are not awaited, all kinds
-  int failures = 0;         ///< of them without a reply
+  int failures = 0;         ///< of them without a reply that can be used
+  int charged = 0;          ///< failures, and lost attempts before a reply, that may have cost something
   int cut_off = 0;          ///< replies that reached their limit of tokens, whose edits are not taken
   std::int64_t tokens = 0;  ///< of prompts and replies whose service counts them
-  int uncounted = 0;        ///< replies whose tokens nobody counted
+  int uncounted = 0;        ///< replies, and what is charged besides, whose tokens nobody counted
   double cost = 0;
-  int unknown_costs = 0;  ///< replies without a price
+  int unknown_costs = 0;  ///< the same without a price
   double waited_s = 0;    ///< for replies, side by side or not
   std::string best;       ///< the variant with the highest lower end among edits and repairs; empty where none passed
   double best_low = 0;

@@ -7,10 +7,15 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <condition_variable>
+#include <limits>
+#include <mutex>
 #include <ostream>
+#include <thread>
 
 #include "base/text.hpp"
 #include "heed/heed.hpp"
+#include "json/integer.hpp"
 #include "json/text.hpp"
 #include "process/interrupt.hpp"
 
@@ -61,6 +66,16 @@ bool is_of_type(const Json& value, const std::string& type) {
   return type == "object" ? value.is_object() : value.is_array();
 }
 
+// Tools have whole numbers of 64 bits with a sign, or of the range that their schema names.
+void expect_in_range(const std::string& tool, const std::string& name, const Json& value, const Json& property) {
+  using Limits = std::numeric_limits<std::int64_t>;
+  const std::int64_t least = property.value("minimum", Limits::min());
+  const std::int64_t most = property.value("maximum", Limits::max());
+  if (!fits<std::int64_t>(value) || value.get<std::int64_t>() < least || value.get<std::int64_t>() > most)
+    throw ProtocolError{kInvalidParams, fmt::format("argument \"{}\" of {} is {}; it is a whole number from {} to {}",
+                                                    name, tool, json_text(value), least, most)};
+}
+
 void expect_fitting(const Tool& tool, const Json& arguments) {
   const Json& properties = tool.input_schema.at("properties");
   for (const auto& [name, value] : arguments.items()) {
@@ -72,6 +87,7 @@ void expect_fitting(const Tool& tool, const Json& arguments) {
                           fmt::format("{} has no argument \"{}\"; it takes {}", tool.name, name, join(known, ", "))};
     }
     const std::string type = property->at("type");
+    if (type == "integer" && value.is_number()) expect_in_range(tool.name, name, value, *property);
     if (!is_of_type(value, type))
       throw ProtocolError{kInvalidParams, fmt::format("argument \"{}\" of {} is of type {}", name, tool.name, type)};
   }
@@ -79,6 +95,33 @@ void expect_fitting(const Tool& tool, const Json& arguments) {
     if (!arguments.contains(name.get<std::string>()))
       throw ProtocolError{kInvalidParams, fmt::format("{} needs an argument {}", tool.name, name.dump())};
 }
+
+bool is_gone(int fd, short events) {
+  pollfd one{fd, 0, 0};
+  return ::poll(&one, 1, 0) > 0 && (one.revents & events) != 0;
+}
+
+// While it lives: looks whether both ends of a client are gone. One that only has no more requests still reads answers.
+class Watcher {
+ public:
+  Watcher(int input, const Client& client) {
+    if (client.output < 0) return;
+    thread_ = std::jthread([this, input, &client](const std::stop_token& stop) {
+      std::unique_lock lock(mutex_);
+      while (!ended_.wait_for(lock, stop, std::chrono::milliseconds(200), [] { return false; }) &&
+             !stop.stop_requested())
+        if (is_gone(input, POLLHUP | POLLERR) && is_gone(client.output, POLLHUP | POLLERR)) {
+          client.on_gone();
+          return;
+        }
+    });
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable_any ended_;
+  std::jthread thread_;  // the last: it ends before what it uses
+};
 
 }  // namespace
 
@@ -145,7 +188,10 @@ Json McpServer::result_of(const std::string& method, const Json& params) {
 
 std::optional<Json> McpServer::answer(const std::string& line) {
   const Json message = parse_json(line);
-  if (message.is_discarded()) return failure(nullptr, kParseError, "the line is no JSON");
+  if (message.is_discarded()) {
+    return failure(nullptr, kParseError,
+                   fmt::format("the line is no JSON of at most {} levels of arrays and objects", kMostJsonLevels));
+  }
   if (!message.is_object() || message.value("jsonrpc", Json()) != "2.0")
     return failure(nullptr, kInvalidRequest, "a message is an object of JSON-RPC 2.0");
   const bool has_id = message.contains("id");
@@ -170,7 +216,7 @@ std::optional<Json> McpServer::answer(const std::string& line) {
   }
 }
 
-void McpServer::run(int input, std::ostream& output) {
+void McpServer::run(int input, std::ostream& output, const Client& client) {
   std::string pending;
   bool is_too_long = false;
   const auto send = [&](const Json& message) {
@@ -191,7 +237,12 @@ void McpServer::run(int input, std::ostream& output) {
       pending.erase(0, end + 1);
       if (std::exchange(is_too_long, false)) continue;  // the rest of it
       if (trim(line).empty()) continue;
-      if (const std::optional<Json> reply = answer(line); reply && !send(*reply)) return;
+      std::optional<Json> reply;
+      {
+        const Watcher watcher(input, client);
+        reply = answer(line);
+      }
+      if (reply && !send(*reply)) return;
     }
     if (pending.size() > kMostLine) {
       if (!is_too_long && !send(failure(nullptr, kInvalidRequest, "a message has at most 16 MiB"))) return;

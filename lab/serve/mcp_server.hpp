@@ -30,6 +30,12 @@ struct Resource {
   std::function<std::string()> read;
 };
 
+/// How a server learns that its client is gone.
+struct Client {
+  int output = -1;                ///< the descriptor that answers go to; negative: nobody looks
+  std::function<void()> on_gone;  ///< called from another thread, while an answer is worked at
+};
+
 class McpServer {
  public:
   McpServer(std::string name, std::string version, std::string instructions);
@@ -41,7 +47,8 @@ class McpServer {
   [[nodiscard]] std::optional<nlohmann::json> answer(const std::string& line);
 
   /// Answers line by line until the input ends or Ctrl-C comes. Lines of more than 16 MiB are refused.
-  void run(int input, std::ostream& output);
+  /// @param client where nobody writes to the input or reads the output any more, it is told so
+  void run(int input, std::ostream& output, const Client& client = {});
 
  private:
   nlohmann::json result_of(const std::string& method, const nlohmann::json& params);

@@ -20,7 +20,8 @@ struct ExchangeRecord {
   std::string purpose;    ///< "first", "again" (edits did not apply), "repair" (the build or the gate refused)
   std::string model;      ///< that was asked
   nlohmann::json prompt;  ///< messages with roles
-  nlohmann::json reply;   ///< text, model, tokens, usage as received, latency, cost; null where there is none
+  nlohmann::json reply;   ///< text, model, tokens, usage as received, latency, cost; null where there is none; beside a
+                          ///< failure what came in place of a reply, which may have cost something
   std::string failure;    ///< why there is no reply; empty where there is one, and where it is awaited
   std::string created;    ///< UTC, when the reply was there; before that when the prompt was sent
   [[nodiscard]] bool is_awaited() const { return reply.is_null() && failure.empty(); }

@@ -24,6 +24,20 @@ TEST(JsonText, OfWhatIsNoJsonIsOfNoType) {
   }
 }
 
+// Copies and destructors of a value call themselves once a level.
+TEST(JsonText, TooManyLevelsAreNoJson) {
+  const auto nested = [](std::size_t levels) { return std::string(levels, '[') + std::string(levels, ']'); };
+  EXPECT_TRUE(parse_json(nested(200)).is_array());
+  EXPECT_TRUE(parse_json(nested(201)).is_discarded());
+  EXPECT_TRUE(parse_json(nested(1'000'000)).is_discarded());
+  EXPECT_TRUE(parse_json(std::string(1'000'000, '[')).is_discarded());
+  std::string objects;
+  for (int i = 0; i < 300; ++i) objects += "{\"a\":[";
+  EXPECT_TRUE(parse_json(objects).is_discarded());
+  EXPECT_TRUE(parse_json("[\"" + std::string(300, '[') + "\\\"" + std::string(300, '{') + "\"]").is_array()) << "texts";
+  EXPECT_EQ(parse_json("[" + nested(2) + std::string(400, ' ') + "," + nested(3) + "]").size(), 2U);
+}
+
 // Fields of JSON from elsewhere: what is missing or of another type, or is in no object, reads as nothing.
 TEST(JsonFields, ReadAsNothingWhereTheyAreNone) {
   const nlohmann::json json = parse_json(R"({"text": "t", "number": 2.5, "numbers": [1, "x", 2]})");

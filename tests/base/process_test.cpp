@@ -1,11 +1,14 @@
 #include "process/process.hpp"
 
+#include <atomic>
 #include <chrono>
 #include <csignal>
+#include <thread>
 
 #include "base/digest.hpp"
 #include "base/parallel.hpp"
 #include "base/random.hpp"
+#include "process/interrupt.hpp"
 #include "process/line_process.hpp"
 #include "testing.hpp"
 
@@ -28,6 +31,54 @@ TEST(Process, KillsTheWholeGroupAtTheLimit) {
   const ProcessResult result = run_process({"sh", "-c", "sleep 30 & sleep 30"}, {}, 0.3);
   EXPECT_TRUE(result.timed_out);
   EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(10));
+}
+
+// What a program that goes on behind its closed stdout and stderr keeps.
+TEST(Process, KillsTheWholeGroupOfAProgramThatHasClosedItsOutput) {
+  const testing_support::TemporaryFolder folder;
+  for (const Errors errors : {Errors::with_output, Errors::apart}) {
+    const auto begin = std::chrono::steady_clock::now();
+    const ProcessResult result =
+        run_process({"sh", "-c", "echo hi; exec >&- 2>&-; sleep 600 & echo $! > \"$0\"; sleep 600", folder.file("pid")},
+                    {}, 0.3, {}, errors);
+    EXPECT_TRUE(result.timed_out);
+    EXPECT_EQ(result.output, "hi\n");
+    EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(300));
+    const auto pid = static_cast<pid_t>(std::stoi(read_file(folder.file("pid"), ErrorCode::internal)));
+    const auto is_alive = [&] {
+      const std::string status = read_kernel_file("/proc/" + std::to_string(pid) + "/stat");
+      return !status.empty() && status.find(") Z ") == std::string::npos;
+    };
+    for (int i = 0; i < 1000 && is_alive(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    EXPECT_FALSE(is_alive());
+  }
+}
+
+TEST(Process, AnInterruptEndsAProgramThatHasClosedItsOutput) {
+  std::atomic<bool> stop = false;
+  const Stoppable stoppable(stop);
+  std::thread user([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    stop = true;
+  });
+  EXPECT_TRUE(run_process({"sh", "-c", "exec >&- 2>&-; sleep 600"}, {}, 500).interrupted);
+  user.join();
+}
+
+TEST(Process, AProgramThatHasClosedItsOutputIsWaitedFor) {
+  const ProcessResult result =
+      run_process({"sh", "-c", "exec >&-; head -c 300000 /dev/zero >&2; cat > /dev/null; exit 3"},
+                  std::string(300'000, 'x'), 500, {}, Errors::apart);
+  EXPECT_FALSE(result.timed_out);
+  EXPECT_EQ(result.exit_code, 3);
+  EXPECT_EQ(result.errors.size(), 64U << 10);
+}
+
+// A run ignores the signal, or has a handler, so that a full file is an error with a sentence.
+TEST(Process, ProgramsAreEndedByALimitOfFileSizes) {
+  const auto before = std::signal(SIGXFSZ, SIG_IGN);
+  EXPECT_EQ(run_process({"sh", "-c", "kill -XFSZ $$"}, {}, 60).signal, SIGXFSZ);
+  std::signal(SIGXFSZ, before);
 }
 
 TEST(Process, SaysWhenAProgramIsMissing) {

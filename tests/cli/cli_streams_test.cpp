@@ -30,6 +30,14 @@ TEST_F(Cli, OutputThatIsLostIsAFailure) {
   EXPECT_EQ(in_a_shell("heed families <&-").exit_code, 0);
 }
 
+// A shell's limit of file sizes would end the program by a signal.
+TEST_F(Cli, AFileThatMayGrowNoFurtherIsAFailure) {
+  const ProcessResult run = in_a_shell(
+      fmt::format("ulimit -f 1; heed emit fwd_cpu --shape b1h1l48d16:fp32 --whole >{}", folder_.file("out")));
+  EXPECT_EQ(run.exit_code, 1) << run.signal;
+  EXPECT_EQ(run.errors, "heed: cannot write to stdout: File too large\n");
+}
+
 // Nothing that is opened takes the number of a stream that was closed, and is printed into.
 TEST_F(Cli, ClosedStreamsAreNoDatabase) {
   EXPECT_EQ(heed_command("insights harvest " + db()).code, 0);

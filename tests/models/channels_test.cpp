@@ -1,4 +1,7 @@
 // Models that are no endpoints: programs, mailboxes, recordings.
+#include <sys/resource.h>
+
+#include <csignal>
 #include <thread>
 
 #include "base/files.hpp"
@@ -91,6 +94,18 @@ TEST(Mailbox, NobodyAnswers) {
   EXPECT_THROW(Mailbox(folder.path() / "file" / "box", 1), Error);
 }
 
+// As an unpacked archive leaves it: heed waits for a file, and says what is there.
+TEST(Mailbox, AReplyThatIsAFolderIsNamed) {
+  const testing_support::TemporaryFolder folder;
+  const std::string digest = digest_of(kPrompt).substr(0, 12);
+  fs::create_directory(folder.path() / ("0001-" + digest + ".reply.md"));
+  std::vector<std::string> waits;
+  Mailbox mailbox(folder.path(), 1, [&](const std::string& text) { waits.push_back(text); });
+  EXPECT_THAT(failure_of(mailbox), HasSubstr("no reply came to "));
+  ASSERT_EQ(waits.size(), 1U);
+  EXPECT_THAT(waits[0], HasSubstr(".reply.md is a folder or a device, and a reply is a file"));
+}
+
 struct Scripted final : Model {
   std::vector<std::string> replies;  // empty: a failure
   std::size_t asked = 0;
@@ -99,6 +114,12 @@ struct Scripted final : Model {
   Reply ask(const Conversation&) override {
     const std::string text = replies.at(asked++);
     if (text.empty()) throw Error(ErrorCode::model, "the model is down");
+    if (text == "unusable") {
+      Reply received;
+      received.text = "half";
+      received.usage.completion_tokens = 9;
+      throw UnusableReply("the stream broke off", received);
+    }
     Reply reply;
     reply.text = text;
     reply.model = called;
@@ -172,16 +193,93 @@ TEST(Recording, APromptWithoutAnEqualHasTheReplyOfItsName) {
   EXPECT_EQ(replay.other_prompts(), 2);
 }
 
+TEST(Recording, WhatAFailureCostIsReplayed) {
+  const testing_support::TemporaryFolder folder;
+  const fs::path file = folder.path() / "recording.jsonl";
+  const auto scripted = std::make_shared<Scripted>();
+  scripted->replies = {"unusable"};
+  Recorder recorder(scripted, file);
+  EXPECT_EQ(failure_of(recorder), "the stream broke off");
+  Replay replay(file);
+  try {
+    (void)replay.ask(kPrompt);
+    ADD_FAILURE() << "no error";
+  } catch (const UnusableReply& error) {
+    EXPECT_STREQ(error.what(), "the stream broke off");
+    EXPECT_EQ(error.received().text, "half");
+    EXPECT_EQ(error.received().usage.completion_tokens, 9);
+  }
+}
+
+// A limit of file sizes stands for a full disk.
+TEST(Recording, AReplyThatCannotBeRecordedIsNotLost) {
+  const testing_support::TemporaryFolder folder;
+  const fs::path file = folder.path() / "recording.jsonl";
+  const auto scripted = std::make_shared<Scripted>();
+  scripted->replies = {"one", std::string(20'000, 'x'), std::string(20'000, 'y'), "unusable", "two"};
+  std::vector<std::string> told;
+  Recorder recorder(scripted, file, [&](const std::string& text) { told.push_back(text); });
+  (void)recorder.ask(kPrompt);
+  const auto handler = std::signal(SIGXFSZ, SIG_IGN);
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
+  rlimit little = before;
+  little.rlim_cur = 4096;
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &little), 0);
+  std::string second;
+  std::string third;
+  EXPECT_NO_THROW(second = recorder.ask(kPrompt).text);
+  EXPECT_NO_THROW(third = recorder.ask(kPrompt).text);
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &before), 0);
+  std::signal(SIGXFSZ, handler);
+  EXPECT_EQ(second, std::string(20'000, 'x'));
+  EXPECT_EQ(third, std::string(20'000, 'y'));
+  ASSERT_EQ(told.size(), 1U) << "once";
+  EXPECT_THAT(told[0], HasSubstr("cannot write to the recording " + file.string() + ": File too large"));
+  EXPECT_EQ(failure_of(recorder), "the stream broke off");
+  EXPECT_EQ(recorder.ask(kPrompt).text, "two");
+  Replay replay(file);
+  EXPECT_EQ(replay.ask(kPrompt).text, "one");
+  EXPECT_EQ(failure_of(replay), "the stream broke off") << "no part of a line is left";
+  EXPECT_EQ(replay.ask(kPrompt).text, "two");
+}
+
+TEST(Recording, ALineThatAKillCutOff) {
+  const testing_support::TemporaryFolder folder;
+  const fs::path file = folder.path() / "recording.jsonl";
+  const auto scripted = std::make_shared<Scripted>();
+  scripted->replies = {"one", "two"};
+  Recorder recorder(scripted, file);
+  (void)recorder.ask(kPrompt);
+  const std::string whole = read_file(file, ErrorCode::internal);
+  write_file_atomically(file, whole + whole.substr(0, 30), ErrorCode::internal);
+  std::vector<std::string> told;
+  Replay replay(file, [&](const std::string& text) { told.push_back(text); });
+  ASSERT_EQ(told.size(), 1U);
+  EXPECT_THAT(told[0], HasSubstr("line 2 of " + file.string() + ", the last, is cut off and left out"));
+  EXPECT_EQ(replay.ask(kPrompt).text, "one");
+  EXPECT_THAT(failure_of(replay), HasSubstr("holds 1 replies"));
+  // What comes behind it has a line of its own; a part of a line further up stays an error.
+  (void)recorder.ask(kPrompt);
+  const std::vector<std::string> lines = split(read_file(file, ErrorCode::internal), '\n');
+  ASSERT_EQ(lines.size(), 4U);
+  EXPECT_EQ(lines[1], whole.substr(0, 30));
+  EXPECT_EQ(nlohmann::json::parse(lines[2])["reply"]["content"], "two");
+  testing_support::expect_error(ErrorCode::usage, "line 2 of ", [&] { const Replay again(file); });
+}
+
 TEST(Recording, FilesThatAreNone) {
   const testing_support::TemporaryFolder folder;
   EXPECT_THROW(Replay(folder.path() / "none"), Error);
-  for (const char* text :
-       {"{", "{}\n", "{\"messages\": [], \"reply\": 3}", "{\"messages\": [{\"role\": \"x\", \"content\": \"\"}]}"}) {
+  const std::string deep = std::string(1'000'000, '[') + std::string(1'000'000, ']');
+  for (const std::string& text : std::vector<std::string>{deep, "{", "{}\n", "{\"messages\": [], \"reply\": 3}",
+                                                          "{\"messages\": [{\"role\": \"x\", \"content\": \"\"}]}"}) {
     write_file_atomically(folder.path() / "file", text, ErrorCode::internal);
     try {
       const Replay replay(folder.path() / "file");
-      ADD_FAILURE() << text;
+      ADD_FAILURE() << text.substr(0, 80);
     } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::usage);
       EXPECT_THAT(error.what(), HasSubstr("line 1 of "));
     }
   }

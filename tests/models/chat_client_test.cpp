@@ -97,6 +97,7 @@ TEST(ChatClient, ABusyServerIsAskedAgain) {
   EXPECT_GE(std::chrono::steady_clock::now() - begin, std::chrono::milliseconds(200)) << "the server's wish";
   EXPECT_EQ(reply.text, "yes");
   EXPECT_EQ(reply.attempts, 3);
+  EXPECT_EQ(reply.lost, 0);
   ASSERT_EQ(waits.size(), 2U);
   EXPECT_THAT(waits[0], HasSubstr("status 429: slow down"));
   EXPECT_THAT(waits[1], HasSubstr("status 500: out of memory"));
@@ -107,9 +108,116 @@ TEST(ChatClient, AfterTheLastAttemptTheSentenceSaysSo) {
   EXPECT_THAT(failure_of(endpoint_at(server.url())), HasSubstr("status 503: full (3 attempts)"));
 }
 
+// A stream that is closed in good order before it has ended: between two events, or in the middle of one.
+TEST(ChatClient, AStreamThatEndsEarlyIsAskedForAgain) {
+  for (const char* end : {"", "data: {\"choi"}) {
+    const ScriptedServer server(
+        {stream_reply({"use "}, end), stream_reply({}, ""), json_reply(200, completion("yes"))});
+    std::vector<std::string> waits;
+    const Reply reply =
+        ChatClient(endpoint_at(server.url()), [&](const std::string& text) { waits.push_back(text); }).ask(kChatPrompt);
+    EXPECT_EQ(reply.text, "yes");
+    EXPECT_EQ(reply.attempts, 3);
+    EXPECT_EQ(reply.lost, 2) << "which may have been charged for";
+    ASSERT_EQ(waits.size(), 2U);
+    EXPECT_THAT(waits[0], HasSubstr("broke off: the stream ended before the reply did"));
+  }
+}
+
+TEST(ChatClient, AStreamThatEndsEarlyAndWasChargedForIsNot) {
+  const nlohmann::json usage = {{"choices", nlohmann::json::array()},
+                                {"usage", {{"prompt_tokens", 7}, {"completion_tokens", 3}}}};
+  const ScriptedServer server(
+      {stream_reply({"use "}, "data: " + usage.dump() + "\n\n"), json_reply(200, completion("yes"))});
+  try {
+    (void)ChatClient(endpoint_at(server.url())).ask(kChatPrompt);
+    ADD_FAILURE() << "no error";
+  } catch (const UnusableReply& error) {
+    EXPECT_THAT(error.what(), HasSubstr("broke off before the reply ended"));
+    EXPECT_EQ(error.received().text, "use ");
+    EXPECT_EQ(error.received().usage.completion_tokens, 3);
+  }
+  EXPECT_EQ(server.requests().size(), 1U);
+}
+
+TEST(ChatClient, WhatWasLostBeforeARefusalMayHaveBeenChargedFor) {
+  const ScriptedServer server({stream_reply({"use "}, ""), stream_reply({}, ""), json_reply(401, {})});
+  try {
+    (void)ChatClient(endpoint_at(server.url())).ask(kChatPrompt);
+    ADD_FAILURE() << "no error";
+  } catch (const UnusableReply& error) {
+    EXPECT_THAT(error.what(), HasSubstr("asks for a key"));
+    EXPECT_EQ(error.received().lost, 1) << "and the one that it stands for";
+    EXPECT_EQ(error.received().attempts, 3);
+  }
+}
+
+// Whether a service has the prompt.
+TEST(ChatClient, APromptThatWasNotSentCostsNothing) {
+  const ScriptedServer server({{.pieces = {"late"}, .before_s = 30}});
+  Endpoint endpoint = endpoint_at(server.url());
+  endpoint.limit_s = 0.3;
+  endpoint.retry.most_attempts = 1;
+  EXPECT_THROW((void)ChatClient(endpoint).ask(kChatPrompt), UnusableReply);
+  endpoint.url = "http://127.0.0.1:9/v1";
+  try {
+    (void)ChatClient(endpoint).ask(kChatPrompt);
+    ADD_FAILURE() << "no error";
+  } catch (const UnusableReply& error) {
+    ADD_FAILURE() << error.what();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::model);
+  }
+}
+
+// What a service may charge for comes along with the failure.
+TEST(ChatClient, WhatCameInPlaceOfAReplyIsKept) {
+  const auto received = [](ScriptedReply reply) -> std::optional<Reply> {
+    const ScriptedServer server({std::move(reply)});
+    Endpoint endpoint = endpoint_at(server.url());
+    endpoint.retry.most_attempts = 1;
+    try {
+      (void)ChatClient(std::move(endpoint)).ask(kChatPrompt);
+    } catch (const UnusableReply& error) {
+      EXPECT_EQ(error.code(), ErrorCode::model);
+      return error.received();
+    } catch (const Error&) {
+      return std::nullopt;
+    }
+    ADD_FAILURE() << "no error";
+    return std::nullopt;
+  };
+  for (const char* finish : {"length", "stop"}) {
+    const Reply empty = received(json_reply(200, completion("", finish))).value();
+    EXPECT_EQ(empty.usage.prompt_tokens, 12);
+    EXPECT_EQ(empty.usage.completion_tokens, 5);
+    EXPECT_EQ(empty.usage.raw["prompt_tokens_details"]["cached_tokens"], 4);
+    EXPECT_EQ(empty.model, "tiny-1");
+  }
+  const nlohmann::json last = {{"choices", {{{"delta", nlohmann::json::object()}, {"finish_reason", "length"}}}},
+                               {"usage", {{"prompt_tokens", 7}, {"completion_tokens", 16384}}}};
+  EXPECT_EQ(received(stream_reply({}, "data: " + last.dump() + "\n\n"))->usage.completion_tokens, 16384);
+  const nlohmann::json after = {{"usage", {{"prompt_tokens", 7}, {"completion_tokens", 2}}}};
+  EXPECT_EQ(received(stream_reply({}, "data: {oops\n\ndata: " + after.dump() + "\n\n"))->usage.completion_tokens, 2);
+  EXPECT_EQ(received(stream_reply({"use ", "wider"}, ""))->text, "use wider");
+  EXPECT_EQ(received({.pieces = {http(200, "", "<html>gateway</html>")}})->text, "<html>gateway</html>");
+  const Reply flood = received({.pieces = {http(200, "", std::string(11 << 20, 'x'))}}).value();
+  EXPECT_EQ(flood.text, std::string(kMostKeptBytes, 'x'));
+  EXPECT_EQ(flood.usage.prompt_tokens, std::nullopt);
+  EXPECT_EQ(received({.pieces = {"HTTP/1.1 200 OK\r\nContent-Length: 400\r\n\r\n{\"choi"}})->text, "{\"choi");
+  EXPECT_EQ(received(json_reply(503, {})), std::nullopt) << "services charge nothing for a refusal";
+}
+
+TEST(ChatClient, ARepliesArraysHaveLevelsAsFarAsTheyCanBeRead) {
+  const std::string deep = std::string(1'000'000, '[') + std::string(1'000'000, ']');
+  EXPECT_THAT(failure_of({.pieces = {http(200, "", deep)}}), HasSubstr("is no JSON: [[["));
+  EXPECT_THAT(failure_of({.pieces = {http(400, "", "{\"error\": " + deep + "}")}}), HasSubstr("status 400: "));
+}
+
 TEST(ChatClient, AWaitThatIsTooLongIsNoWait) {
   const ScriptedServer server({json_reply(429, {}, "Retry-After: 3600\r\n"), json_reply(200, completion("yes"))});
-  EXPECT_THAT(failure_of(endpoint_at(server.url())), HasSubstr("status 429"));
+  EXPECT_THAT(failure_of(endpoint_at(server.url())),
+              HasSubstr("answered with status 429 and asks to wait 3600 s, longer than the 2 s that heed waits"));
   EXPECT_EQ(server.requests().size(), 1U);
 }
 
@@ -126,6 +234,31 @@ TEST(ChatClient, KeysAreSentAndNeverPrinted) {
   EXPECT_THAT(why, Not(HasSubstr("sk-very")));
   EXPECT_EQ(ChatClient(endpoint).ask(kChatPrompt).text, "the key is [key]");
   EXPECT_THAT(server.requests().at(0), HasSubstr("Authorization: Bearer sk-very-secret\r\n"));
+}
+
+TEST(ChatClient, KeysAreInNothingThatIsStored) {
+  const testing_support::EnvironmentVariable key("HEED_TEST_KEY", "sk-very-secret");
+  nlohmann::json told = completion("yes");
+  told["model"] = "tiny for sk-very-secret";
+  told["usage"]["of"] = {"key sk-very-secret", {{"sk-very-secret", 3}}};
+  nlohmann::json empty = told;
+  empty["choices"][0]["message"]["content"] = "";
+  const ScriptedServer server({json_reply(200, told), json_reply(200, empty),
+                               json_reply(400, {{"error", std::string(290, '-') + "sk-very-secret"}})});
+  Endpoint endpoint = endpoint_at(server.url());
+  endpoint.key = Secret::from_environment("HEED_TEST_KEY");
+  ChatClient client(endpoint);
+  const Reply reply = client.ask(kChatPrompt);
+  EXPECT_EQ(reply.model, "tiny for [key]");
+  EXPECT_EQ(reply.usage.raw["of"], (nlohmann::json{"key [key]", {{"[key]", 3}}}));
+  EXPECT_EQ(reply.usage.raw["prompt_tokens"], 12);
+  try {
+    (void)client.ask(kChatPrompt);
+    ADD_FAILURE() << "no error";
+  } catch (const UnusableReply& error) {
+    EXPECT_THAT(nlohmann::json(error.received()).dump(), Not(HasSubstr("very")));
+  }
+  EXPECT_THAT(failure_of(endpoint), Not(HasSubstr("sk-very"))) << "cut through its middle";
 }
 
 TEST(ChatClient, AKeyThatIsAskedFor) {
@@ -160,7 +293,7 @@ TEST(ChatClient, RepliesThatAreNone) {
   EXPECT_THAT(failure_of(json_reply(200, {{"choices", {{{"message", 3}}}}, {"usage", {{"prompt_tokens", 1e300}}}})),
               HasSubstr("holds no text"));
   EXPECT_THAT(failure_of(json_reply(404, {{"error", "unknown"}})), HasSubstr("no model tiny (status 404): unknown"));
-  EXPECT_THAT(failure_of(stream_reply({"use "}, "")), HasSubstr("broke off before the reply ended"));
+  EXPECT_THAT(failure_of(stream_reply({"use "}, "")), HasSubstr("broke off: the stream ended before the reply did"));
   EXPECT_THAT(failure_of(stream_reply({}, "data: {oops\n\n")), HasSubstr("event that is no JSON: {oops"));
   EXPECT_THAT(failure_of({.pieces = {"HTTP/1.1 200 OK\r\nContent-Length: 400\r\n\r\n{\"choi"}}),
               HasSubstr("broke off"));

@@ -138,6 +138,23 @@ TEST(Spending, MoneyOfRepliesThatNobodyCountedIsEstimatedForTheLimit) {
   EXPECT_NE(small.hold(prompt, 400, prices, "a").refusal(), std::nullopt) << "the first prompt may be too dear";
 }
 
+TEST(Spending, AttemptsThatWereLostCount) {
+  const Prices prices = Prices::from_json({{"models", {{"a", {{"prompt", 1e6}, {"completion", 2e6}}}}}}, "test");
+  Spending spending({.tokens = {}, .money = 1000.0});
+  Reply reply;
+  reply.usage = {.prompt_tokens = 100, .completion_tokens = 50, .cached_tokens = {}, .raw = {}};
+  reply.cost = 200;
+  reply.lost = 2;
+  spending.add({}, reply, prices, "a");
+  EXPECT_EQ(spending.tokens(), 350);
+  EXPECT_EQ(spending.text("USD"), "3 replies, 350 tokens, at least 200.0000 USD (2 of unknown price)");
+  EXPECT_THAT(spending.refuses({{Role::user, "x"}}, 0).value_or("none"), "none");
+  spending.add({}, reply, prices, "a");
+  EXPECT_THAT(spending.refuses({}, 0).value_or("none"), "none") << "800 of 1000";
+  spending.add({}, reply, prices, "a");
+  EXPECT_THAT(spending.refuses({}, 0).value_or("none"), HasSubstr("about 1200.0000 of 1000.0000 is spent"));
+}
+
 // Room for one at a time: the other one waits for what the first really takes.
 TEST(Spending, WhatIsUnderWayCounts) {
   const Conversation prompt = {{Role::user, std::string(300, 'x')}};  // 108 tokens, with a reply 208

@@ -18,6 +18,8 @@ using ::testing::HasSubstr;
 constexpr const char* kLine = "  return sum > 0 ? 1.0F / sum : __builtin_nanf(\"\");\n";
 
 constexpr const char* kCutOff = "cut off: ";  // before a reply that its model did not end
+constexpr const char* kCharged = "charged for no text";
+constexpr const char* kUncounted = "no JSON, and nobody counts it";
 
 std::string edit(const std::string& replacement, const std::string& search = kLine) {
   return "<insight>divides less</insight>\ncpu/rows.hpp\n<<<<<<< SEARCH\n" + search + "=======\n" + replacement +
@@ -33,6 +35,11 @@ class Answers {
       nlohmann::json exchange = {{"messages", nlohmann::json::array()}};
       if (reply.rfind("failure: ", 0) == 0)
         exchange["failure"] = reply.substr(9);
+      else if (reply.rfind(kCharged, 0) == 0)
+        exchange.update(
+            {{"failure", "no text"}, {"reply", {{"content", ""}, {"prompt_tokens", 100}, {"completion_tokens", 50}}}});
+      else if (reply.rfind(kUncounted, 0) == 0)
+        exchange.update({{"failure", "no JSON"}, {"reply", {{"content", "<html>"}}}});
       else if (reply.rfind(kCutOff, 0) == 0)
         exchange["reply"] = {{"content", reply.substr(std::string(kCutOff).size())}, {"is_cut_off", true}};
       else
@@ -142,6 +149,24 @@ TEST(Writer, AModelThatFails) {
   EXPECT_EQ(setup.log.kept.at(0).failure, "the endpoint is down");
 }
 
+TEST(Writer, RepliesThatCannotBeUsedCost) {
+  Asked setup({kCharged, kUncounted, edit("  return 1.0F / sum;\n")});
+  EXPECT_EQ(setup.writer.write(task(), parent(), 0, 0).ending, Ending::no_reply);
+  EXPECT_EQ(setup.spending.tokens(), 150);
+  const store::ExchangeRecord first = setup.log.kept.at(0);
+  EXPECT_EQ(first.failure, "no text");
+  EXPECT_EQ(first.reply["completion_tokens"], 50);
+  EXPECT_EQ(setup.writer.write(task(), parent(), 0, 1).ending, Ending::no_reply);
+  EXPECT_GT(setup.spending.tokens(),
+            150 + models::estimated_tokens(setup.log.kept.at(1).prompt.get<models::Conversation>()) - 1);
+  EXPECT_EQ(setup.log.kept.at(1).reply["content"], "<html>");
+  EXPECT_THAT(setup.spending.text("USD"), HasSubstr("2 replies"));
+  // A run that goes on sends the prompt again.
+  setup.log.kept.resize(1);
+  EXPECT_EQ(setup.writer.write(task(), parent(), 0, 0).ending, Ending::edits);
+  EXPECT_EQ(setup.log.kept.size(), 2U);
+}
+
 TEST(Writer, LimitsSendNothing) {
   Asked setup({edit("  return 1.0F / sum;\n")}, {.tokens = 500, .money = {}});
   const Written written = setup.writer.write(task(), parent(), 0, 0);
@@ -245,6 +270,18 @@ TEST(Writer, ALogInTheStore) {
   EXPECT_EQ(log.find(1, 0, "first")->reply["content"], "r");
   EXPECT_EQ(log.find(1, 1, "first")->failure, "down");
   EXPECT_FALSE(log.find(0, 0, "first"));
+  // What came in place of a reply costs what it does, and is none.
+  store::ExchangeRecord charged = store::exchanges(store, id).at(1);
+  models::Reply received;
+  received.usage.prompt_tokens = 100;
+  received.usage.completion_tokens = 1;
+  charged.reply = received;
+  store::end_exchange(store, charged);
+  models::Spending again({});
+  RunLog resumed(store, id, again);
+  EXPECT_EQ(again.tokens(), 116);
+  EXPECT_EQ(resumed.find(1, 1, "first")->failure, "down");
+  EXPECT_TRUE(resumed.find(1, 1, "first")->reply.is_null());
 }
 
 TEST(Panel, OptionsThatGiveNone) {

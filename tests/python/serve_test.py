@@ -116,3 +116,14 @@ class Serve(unittest.TestCase):
         self.assertEqual([line["error"]["code"] for line in lines[:3]], [-32700, -32600, -32700])
         self.assertEqual(lines[3], {"jsonrpc": "2.0", "id": 1, "result": {}})
         self.assertEqual(server.returncode, 0)
+
+    def test_whole_numbers_that_a_tool_does_not_take(self):
+        def call(name, arguments):
+            return json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": name, "arguments": arguments}}) + "\n"
+
+        calls = [call("insights", {"most": 10**12}), call("insights", {"most": -5}), call("best", {"most": 0}), call("profile", {"trial": 2**63})]
+        server = subprocess.run([os.environ["HEED_BINARY"], *self.arguments], input="".join(calls), capture_output=True, text=True, timeout=600)
+        errors = [json.loads(line)["error"] for line in server.stdout.splitlines()]
+        self.assertEqual([error["code"] for error in errors], [-32602] * 4)
+        for error, words in zip(errors, ["insights is 1000000000000; it is a whole number from 1 to 2147483647", "is -5", "is 0", str(2**63)]):
+            self.assertIn(words, error["message"])

@@ -3,6 +3,8 @@
 
 #include <unistd.h>
 
+#include <atomic>
+#include <chrono>
 #include <sstream>
 #include <thread>
 
@@ -92,6 +94,83 @@ TEST(McpServer, Garbage) {
   EXPECT_EQ(code(request("tools/call", {{"name", "double"}, {"arguments", 3}}).dump()), -32602);
   EXPECT_EQ(code(request("resources/read", {{"uri", "heed://nothing"}}).dump()), -32002);
   EXPECT_FALSE(made.answer(R"({"jsonrpc": "2.0", "id": 1, "result": {}})")) << "an answer to nothing";
+}
+
+TEST(McpServer, WholeNumbersHaveTheRangeOfTheirSchema) {
+  McpServer made = server();
+  std::int64_t got = 0;
+  made.add(Tool{.name = "list",
+                .description = "Some",
+                .input_schema = {{"properties",
+                                  {{"most", {{"type", "integer"}, {"minimum", 1}, {"maximum", 1000}}},
+                                   {"any", {{"type", "integer"}}}}}},
+                .call = [&](const Json& arguments) -> Json {
+                  got = arguments.value("most", arguments.value("any", std::int64_t{0}));
+                  return {{"got", got}};
+                }});
+  const auto error = [&](const std::string& arguments) {
+    const Json answer =
+        made.answer(R"({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "list", "arguments": )" +
+                    arguments + "}}")
+            .value();
+    if (!answer.contains("error")) return answer.dump();
+    EXPECT_EQ(answer["error"]["code"], -32602) << arguments;
+    return answer["error"]["message"].get<std::string>();
+  };
+  EXPECT_THAT(error(R"({"most": 1000000000000})"),
+              HasSubstr("\"most\" of list is 1000000000000; it is a whole number from 1 to 1000"));
+  EXPECT_THAT(error(R"({"most": -5})"), HasSubstr("is -5; it is a whole number from 1 to 1000"));
+  EXPECT_THAT(error(R"({"most": 2.5})"), HasSubstr("is 2.5; it is a whole number"));
+  EXPECT_THAT(error(R"({"any": 9223372036854775808})"),
+              HasSubstr("is 9223372036854775808; it is a whole number from -9223372036854775808 to "
+                        "9223372036854775807"));
+  for (const std::int64_t good : {1, 1000}) {
+    (void)ask(made, request("tools/call", {{"name", "list"}, {"arguments", {{"most", good}}}}));
+    EXPECT_EQ(got, good);
+  }
+}
+
+TEST(McpServer, TooManyLevelsAreNoMessage) {
+  McpServer made = server();
+  const std::string deep = R"({"jsonrpc": "2.0", "id": 1, "method": "ping", "params": {"a": )" +
+                           std::string(1'000'000, '[') + std::string(1'000'000, ']') + "}}";
+  EXPECT_EQ(made.answer(deep).value()["error"]["code"], -32700);
+}
+
+// Nobody reads what a judgement comes to.
+TEST(McpServer, AnAnswerWhoseClientIsGoneIsGivenUp) {
+  for (const bool reads : {false, true}) {
+    std::atomic<bool> gone = false;
+    std::atomic<bool> asked = false;
+    McpServer made = server();
+    made.add(Tool{.name = "judge",
+                  .description = "Takes long",
+                  .input_schema = {{"properties", Json::object()}},
+                  .call = [&](const Json&) -> Json {
+                    asked = true;
+                    for (int i = 0; i < (reads ? 100 : 30'000) && !gone; ++i)
+                      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+                    return Json::object();
+                  }});
+    int requests[2];
+    int answers[2];
+    ASSERT_EQ(::pipe(requests), 0);
+    ASSERT_EQ(::pipe(answers), 0);
+    std::thread client([&] {
+      const std::string line = request("tools/call", {{"name", "judge"}}).dump() + "\n";
+      EXPECT_EQ(::write(requests[1], line.data(), line.size()), static_cast<ssize_t>(line.size()));
+      while (!asked) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      ::close(requests[1]);
+      if (!reads) ::close(answers[0]);
+    });
+    std::ostringstream output;
+    made.run(requests[0], output, {.output = answers[1], .on_gone = [&] { gone = true; }});
+    client.join();
+    EXPECT_EQ(gone, !reads) << "a client without further requests may wait for its answer";
+    ::close(requests[0]);
+    ::close(answers[1]);
+    if (reads) ::close(answers[0]);
+  }
 }
 
 TEST(McpServer, LinesThatComeInPiecesAndTooLongOnes) {
