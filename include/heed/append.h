@@ -52,7 +52,7 @@ typedef struct heed_append_tensors {
   const void* new_v;         /* (total_new, heads_kv, ..) */
   void* k;                   /* the cache, as the problem says it lies: len_k rows for each entry, or pages */
   void* v;                   /* of them */
-  const int32_t* lengths;    /* (batch), keys that entries have; less than 0 counts as 0 */
+  const int32_t* lengths;    /* (batch), keys that entries have; on a GPU less than 0 counts as 0 */
   int32_t* lengths_after;    /* (batch), written: keys after the append, at most len_k; null where not wanted. The
                               * seqused_k of the attention that follows */
   const int32_t* cu_seqlens; /* (batch + 1), with HEED_APPEND_RAGGED, else null */

@@ -76,8 +76,8 @@ typedef enum heed_mask {
   HEED_MASK_WINDOW_BOTTOM_RIGHT = 4  /* the same: FlashAttention's window_size */
 } heed_mask;
 
-/* Strides of a tensor (batch, head, length, dim), in elements. All zero: dense in that order, or, of ragged tensors, as
- * (length, head, dim). */
+/* Strides of a tensor (batch, head, length, dim), in elements, none negative. All zero: dense in that order, or, of
+ * ragged tensors, as (length, head, dim). */
 typedef struct heed_strides {
   int64_t batch;
   int64_t head;
@@ -237,7 +237,7 @@ typedef struct heed_tensors {
   void* o;                       /* (batch, heads, len_q, dim_v), as q; a row that sees no key is zeros, and one that no
                                   * entry has may be overwritten */
   float* lse;                    /* (batch, heads, len_q), ragged (heads, total_q), dense; of such a row -infinity, or
-                                  * its sink */
+                                  * its sink; not written without HEED_WANTS_LSE */
   const void* bias;              /* (batch, heads, len_q, len_k), by bias_strides; entries count from their own rows */
   const float* sinks;            /* (heads), natural logarithms */
   const float* alibi_slopes;     /* (heads), or (batch, heads) with HEED_ALIBI_BY_BATCH */

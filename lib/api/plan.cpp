@@ -254,8 +254,10 @@ Addresses Plan::checked(const heed_tensors& t, const void* workspace) const {
     refuse(fmt::format("dropout_first_entry is {}; with it and {} entries it must be 0 to 2^31 - 1",
                        t.dropout_first_entry, problem_.workload.batch),
            std::to_string(t.dropout_first_entry));
-  for (const std::int64_t reserved : {std::int64_t{t.reserved_flags}, std::int64_t{t.reserved_dropout}})
-    if (reserved != 0) refuse("reserved fields of heed_tensors must be 0", std::to_string(reserved));
+  std::uint64_t reserved =
+      static_cast<std::uint64_t>(t.reserved_flags) | static_cast<std::uint32_t>(t.reserved_dropout);
+  for (const std::uint64_t field : t.reserved) reserved |= field;
+  if (reserved != 0) refuse("reserved fields of heed_tensors must be 0", std::to_string(reserved));
   return {.q = t.q,
           .k = t.k,
           .v = t.v,

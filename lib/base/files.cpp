@@ -11,6 +11,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
+#include <limits>
 
 namespace heed {
 namespace fs = std::filesystem;
@@ -67,7 +68,7 @@ std::string file_stamp(const fs::path& path) {
 namespace {
 
 // With O_NONBLOCK a pipe is opened without a writer at its other end; files are read as without it.
-std::string read_opened(const fs::path& path, ErrorCode code, bool takes_pipes) {
+std::string read_opened(const fs::path& path, ErrorCode code, bool takes_pipes, std::uint64_t most) {
   const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | (takes_pipes ? 0 : O_NONBLOCK)));
   if (!file.ok())
     throw Error(code, fmt::format("cannot read {}: {}", path.string(), last_system_error()), path.string());
@@ -76,6 +77,11 @@ std::string read_opened(const fs::path& path, ErrorCode code, bool takes_pipes) 
     throw Error(code, fmt::format("cannot read {}: it is a folder, not a file", path.string()), path.string());
   if (!takes_pipes && (S_ISFIFO(info.st_mode) || S_ISSOCK(info.st_mode)))
     throw Error(code, fmt::format("cannot read {}: it is a pipe, not a file", path.string()), path.string());
+  if (S_ISREG(info.st_mode) && static_cast<std::uint64_t>(info.st_size) > most)
+    throw Error(code,
+                fmt::format("cannot read {}: it has {} bytes, and what belongs there at most {}", path.string(),
+                            info.st_size, most),
+                path.string());
   // Most have no end; /dev/null is empty, and a terminal ends with Ctrl-D.
   const bool is_device = (S_ISCHR(info.st_mode) && ::isatty(file.get()) == 0) || S_ISBLK(info.st_mode);
   std::string content;
@@ -95,10 +101,10 @@ std::string read_opened(const fs::path& path, ErrorCode code, bool takes_pipes) 
 }  // namespace
 
 std::string read_file(const fs::path& path, ErrorCode code) {
-  return read_opened(path, code, true);
+  return read_opened(path, code, true, std::numeric_limits<std::uint64_t>::max());
 }
-std::string read_stored_file(const fs::path& path, ErrorCode code) {
-  return read_opened(path, code, false);
+std::string read_stored_file(const fs::path& path, ErrorCode code, std::uint64_t most) {
+  return read_opened(path, code, false, most);
 }
 
 void write_file_atomically(const fs::path& path, std::string_view content, ErrorCode code) {

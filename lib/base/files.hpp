@@ -1,6 +1,7 @@
 /// Whole-file reads and crash-safe writes.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <string>
 #include <string_view>
@@ -12,8 +13,9 @@ namespace heed {
 /// The file's bytes. Throws Error(code) naming the path and the system's reason, also for folders, and for devices that
 /// hold anything, which have no end.
 std::string read_file(const std::filesystem::path& path, ErrorCode code);
-/// The same of what lies in a file system: of pipes and sockets, whose readers wait for a writer, it throws too.
-std::string read_stored_file(const std::filesystem::path& path, ErrorCode code);
+/// The same of what lies in a file system: of pipes and sockets, whose readers wait for a writer, it throws too, and of
+/// files of more than `most` bytes before it reads any.
+std::string read_stored_file(const std::filesystem::path& path, ErrorCode code, std::uint64_t most);
 
 /// What tells a file from the one of that path before it: inode, size and time of change. Inodes tell files apart that
 /// took each other's place within a step of the clock. Empty where there is none.

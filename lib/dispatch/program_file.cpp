@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <zlib.h>
 
+#include <algorithm>
 #include <cstring>
 #include <nlohmann/json.hpp>
 
@@ -22,6 +23,7 @@ constexpr std::uint32_t kFileVersion = 1;
 constexpr std::size_t kDigestBytes = 32;
 constexpr std::size_t kHeaderBytes = kMagic.size() + 4 + 4 + kDigestBytes;
 constexpr std::uint64_t kMostImageBytes = std::uint64_t{1} << 30;
+constexpr std::uint64_t kMostFileBytes = std::uint64_t{1} << 30;  // the library's own takes 40 MiB at most
 // Deflate makes at most 258 bytes of two bits: a longer image is no image, and no memory is taken for it.
 // https://zlib.net/zlib_tech.html
 constexpr std::uint64_t kMostInflation = 1032;
@@ -51,7 +53,7 @@ std::uint64_t count_of(const json& object, const char* key) {
 }  // namespace
 
 std::shared_ptr<const ProgramFile> ProgramFile::open(const std::filesystem::path& path) {
-  return parse(read_stored_file(path, ErrorCode::programs), path.string());
+  return parse(read_stored_file(path, ErrorCode::programs, kMostFileBytes), path.string());
 }
 
 std::shared_ptr<const ProgramFile> ProgramFile::parse(std::string bytes, const std::string& name) {
@@ -74,6 +76,7 @@ std::shared_ptr<const ProgramFile> ProgramFile::parse(std::string bytes, const s
   file->source_digest_ = text_of(document, "source_digest");
   file->images_at_ = kHeaderBytes + index_bytes;
   const std::uint64_t room = bytes.size() - file->images_at_;
+  std::uint64_t end = 0;
   for (const json& entry : programs) {
     ProgramRecord r{.arch = text_of(entry, "arch"),
                     .workload = text_of(entry, "workload"),
@@ -92,8 +95,10 @@ std::shared_ptr<const ProgramFile> ProgramFile::parse(std::string bytes, const s
     if (r.bytes > kMostImageBytes || r.offset > room || r.packed_bytes > room - r.offset ||
         r.bytes > r.packed_bytes * kMostInflation)
       refuse(name, fmt::format("is truncated: the program {} lies beyond its end", r.variant));
+    end = std::max(end, r.offset + r.packed_bytes);
     file->records_.push_back(std::move(r));
   }
+  if (room > end) refuse(name, fmt::format("was altered: {} bytes lie behind its last program", room - end));
   if (const json unbeaten = document.value("unbeaten", json()); unbeaten.is_array())
     for (const json& entry : unbeaten)
       file->unbeaten_.push_back({text_of(entry, "arch"), text_of(entry, "workload"), text_of(entry, "device")});

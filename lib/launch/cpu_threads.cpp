@@ -7,7 +7,9 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <new>
 #include <system_error>
+#include <utility>
 
 #include "base/check.hpp"
 
@@ -51,11 +53,12 @@ bool CpuScratch::reserve(long long bytes_each, std::size_t threads) {
   // Where the system divides memory no further, rooms are there all the same.
   for (std::size_t thread = 0; thread < threads; ++thread)
     ::mprotect(static_cast<std::byte*>(memory) + thread * (each + page) + each, page, PROT_NONE);
-  if (room_ != nullptr) ::munmap(room_, bytes_);
-  room_ = static_cast<std::byte*>(memory);
-  bytes_ = bytes;
+  std::byte* const before = std::exchange(room_, static_cast<std::byte*>(memory));
+  const std::size_t bytes_before = std::exchange(bytes_, bytes);
   bytes_each_ = each;
   guard_bytes_ = page;
+  // The last: a fork in between leaves its child room.
+  if (before != nullptr) ::munmap(before, bytes_before);
   return true;
 }
 
@@ -122,17 +125,31 @@ void CpuThreads::stop() {
   threads_.clear();
 }
 
+// A child of fork has its parent's lock, which a thread may have held that the child does not have. One thread of the
+// child takes the place of it; what it protects is set anew by the next run.
+void CpuThreads::renew_after_fork() {
+  const pid_t own = ::getpid();
+  for (pid_t before = process_; before != own; before = process_) {
+    if (before == -own || !process_.compare_exchange_strong(before, -own)) {
+      ::sched_yield();
+      continue;
+    }
+    new (&turn_) std::mutex;
+    leave();
+    process_ = own;
+  }
+}
+
 bool CpuThreads::reserve(long long scratch_bytes) {
+  renew_after_fork();
   const std::lock_guard lock(turn_);
   return scratch_.reserve(scratch_bytes, static_cast<std::size_t>(count_));
 }
 
 double CpuThreads::run(CpuEntry entry, const FeatureParams* params, long long launches, long long blocks) {
+  renew_after_fork();
   const std::lock_guard lock(turn_);
-  if (are_of_another_process() || threads_.empty()) {
-    leave();
-    start();
-  }
+  if (threads_.empty()) start();
   entry_ = entry;
   params_ = params;
   launches_ = launches;

@@ -76,10 +76,11 @@ class CpuThreads final : public CpuLauncher {
   void stop();
   [[nodiscard]] bool are_of_another_process() const;
   void leave();
+  void renew_after_fork();
 
   std::mutex turn_;
   const int count_;
-  pid_t process_ = 0;  ///< that has the threads
+  std::atomic<pid_t> process_{0};  ///< that has the threads; less than 0 while it takes them over
   CpuScratch scratch_;
   CpuEntry entry_ = nullptr;
   const FeatureParams* params_ = nullptr;

@@ -132,6 +132,7 @@ TEST_F(CpuFeatureNumbers, NumbersOfDropoutThatCannotBeAreNamed) {
   expect(one, "dropout_first_entry is 2147483647;", [](heed_tensors& t) { t.dropout_first_entry = 0x7fffffff; });
   expect(one, "reserved fields of heed_tensors", [](heed_tensors& t) { t.reserved_dropout = 1; });
   expect(one, "reserved fields of heed_tensors", [](heed_tensors& t) { t.reserved_flags = 1; });
+  expect(one, "reserved fields of heed_tensors", [](heed_tensors& t) { t.reserved[7] = 1; });
 }
 
 TEST_F(CpuFeatureNumbers, RowsPastARaggedTensorAreRefused) {

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <atomic>
 #include <thread>
 
 #include "c_library.hpp"
@@ -194,6 +195,32 @@ TEST_F(CpuPlans, AChildOfForkRunsPlansOfItsParent) {
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
   ASSERT_EQ(heed_plan_run(plan, &t, nullptr, nullptr), HEED_OK);
   host.check();
+  heed_plan_destroy(plan);
+}
+
+// Whatever threads of the parent have locked: a child has none of them.
+TEST_F(CpuPlans, AChildOfForkRunsPlansThatItsParentRuns) {
+  heed_plan* plan = plan_of(grouped());
+  std::atomic<bool> is_over{false};
+  std::thread other([&] {
+    HostCase host(grouped());
+    const heed_tensors t = host.tensors();
+    while (!is_over) (void)heed_plan_run(plan, &t, nullptr, nullptr);
+  });
+  HostCase host(grouped());
+  const heed_tensors t = host.tensors();
+  for (int i = 0; i < 20 && !HasFailure(); ++i) {
+    const pid_t child = ::fork();
+    if (child == 0) {
+      ::alarm(30);
+      ::_exit(heed_plan_run(plan, &t, nullptr, nullptr) == HEED_OK ? 0 : 1);
+    }
+    int status = 0;
+    EXPECT_EQ(::waitpid(child, &status, 0), child);
+    EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
+  }
+  is_over = true;
+  other.join();
   heed_plan_destroy(plan);
 }
 #endif

@@ -48,9 +48,11 @@ TEST(Files, APipeIsNoStoredFile) {
   const auto pipe = folder.file("pipe");
   ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
   testing_support::expect_error(ErrorCode::programs, "it is a pipe, not a file",
-                                [&] { read_stored_file(pipe, ErrorCode::programs); });
+                                [&] { read_stored_file(pipe, ErrorCode::programs, 9); });
   write_file_atomically(folder.file("a"), "one", ErrorCode::internal);
-  EXPECT_EQ(read_stored_file(folder.file("a"), ErrorCode::internal), "one");
+  EXPECT_EQ(read_stored_file(folder.file("a"), ErrorCode::internal, 3), "one");
+  testing_support::expect_error(ErrorCode::programs, "it has 3 bytes, and what belongs there at most 2",
+                                [&] { read_stored_file(folder.file("a"), ErrorCode::programs, 2); });
 }
 
 // Relative paths name another folder in each working directory.

@@ -63,6 +63,8 @@ TEST(ProgramFile, SaysWhatIsWrong) {
   std::string bytes = two_programs();
   expect_error(ErrorCode::programs, "holds no programs", [] { (void)ProgramFile::parse("", "f"); });
   expect_error(ErrorCode::programs, "is truncated", [&] { (void)ProgramFile::parse(bytes.substr(0, 60), "f"); });
+  expect_error(ErrorCode::programs, "1 bytes lie behind its last program",
+               [&] { (void)ProgramFile::parse(bytes + "x", "f"); });
   bytes[8] = 9;
   expect_error(ErrorCode::programs, "version 9 of the format", [&] { (void)ProgramFile::parse(bytes, "f"); });
   expect_error(ErrorCode::programs, "/no/such/file", [] { (void)ProgramFile::open("/no/such/file"); });
