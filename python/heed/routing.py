@@ -91,6 +91,11 @@ def _is_bias(mask, query, sizes):
     )
 
 
+def _in_memory(tensor):
+    """A tensor, or zeros in the place of one that has no memory (torch._efficientzerotensor)."""
+    return tensor + torch.zeros(tensor.shape, dtype=tensor.dtype, device=tensor.device) if tensor._is_zerotensor() else tensor
+
+
 EVERY_BACKEND = (True,) * 4  # of selected_backends: nobody's choice, also where Heed was installed under sdpa_kernel
 usual_backends = None  # those that were enabled when Heed was put in the place of PyTorch's function
 is_flash = False  # whether Heed is PyTorch's implementation of FlashAttention
@@ -132,8 +137,10 @@ def route(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, *, 
     masking = unfused.CAUSAL_TOP_LEFT if is_causal else unfused.NONE, -1, -1, scale
     is_plain = all(_is_plain(type(tensor)) for tensor in tensors)
     if is_plain and torch._C._len_torch_dispatch_stack() == 0:
-        if any(tensor._is_zerotensor() for tensor in tensors):
-            return operators.hand_back(*inputs, *rest, "a tensor without memory (torch._efficientzerotensor)")
+        if any(tensor._is_zerotensor() for tensor in tensors):  # zeros without memory, which PyTorch's own kernels read from anywhere
+            inputs = tuple(_in_memory(tensor) for tensor in inputs)
+            attn_mask = None if attn_mask is None else _in_memory(attn_mask)
+            rest = attn_mask, *rest[1:]
         if any(tensor.is_neg() for tensor in tensors):  # numbers with the other sign than memory has: copied at a key that is passed by here
             inputs = tuple(tensor.resolve_neg() for tensor in inputs)
             attn_mask = None if attn_mask is None else attn_mask.resolve_neg()
