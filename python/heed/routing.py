@@ -91,9 +91,15 @@ def _is_bias(mask, query, sizes):
     )
 
 
+def _is_as_in_memory(tensor):
+    """Whether a tensor's numbers are those that its memory has: not with the other sign, nor zeros without memory (torch._efficientzerotensor), which
+    PyTorch's own kernels read from anywhere."""
+    return not tensor.is_neg() and not tensor._is_zerotensor()
+
+
 def _in_memory(tensor):
-    """A tensor, or zeros in the place of one that has no memory (torch._efficientzerotensor)."""
-    return tensor + torch.zeros(tensor.shape, dtype=tensor.dtype, device=tensor.device) if tensor._is_zerotensor() else tensor
+    """A tensor with these numbers in memory, where it has others the copy that PyTorch makes at a key that is passed by here."""
+    return tensor + torch.zeros(tensor.shape, dtype=tensor.dtype, device=tensor.device) if tensor._is_zerotensor() else tensor.resolve_neg()
 
 
 EVERY_BACKEND = (True,) * 4  # of selected_backends: nobody's choice, also where Heed was installed under sdpa_kernel
@@ -137,13 +143,9 @@ def route(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, *, 
     masking = unfused.CAUSAL_TOP_LEFT if is_causal else unfused.NONE, -1, -1, scale
     is_plain = all(_is_plain(type(tensor)) for tensor in tensors)
     if is_plain and torch._C._len_torch_dispatch_stack() == 0:
-        if any(tensor._is_zerotensor() for tensor in tensors):  # zeros without memory, which PyTorch's own kernels read from anywhere
+        if not all(_is_as_in_memory(tensor) for tensor in tensors):
             inputs = tuple(_in_memory(tensor) for tensor in inputs)
             attn_mask = None if attn_mask is None else _in_memory(attn_mask)
-            rest = attn_mask, *rest[1:]
-        if any(tensor.is_neg() for tensor in tensors):  # numbers with the other sign than memory has: copied at a key that is passed by here
-            inputs = tuple(tensor.resolve_neg() for tensor in inputs)
-            attn_mask = None if attn_mask is None else attn_mask.resolve_neg()
             rest = attn_mask, *rest[1:]
         # In strict mode the library calls this for what it would hand back: heed.NotServed would be a RuntimeError of its.
         reason = _refusal(*inputs, *rest, needs_gradient) if needs_gradient or operators.refuse is not None else 0
